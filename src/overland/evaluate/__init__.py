@@ -1,0 +1,1 @@
+"""Suites on held-out tasks, text baselines, and how sure a figure is."""
