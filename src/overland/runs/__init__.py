@@ -1,0 +1,23 @@
+"""The run folder: atomic files, metrics, finished stages, progress bars and compressed JSON lines."""
+
+from __future__ import annotations
+
+from overland.runs.atomic import atomic_write, explain_disk_errors, read_json, replace_folder, sha256_file, write_json
+from overland.runs.folder import RunFolder
+from overland.runs.jsonl import read_jsonl_zst, write_jsonl_zst
+from overland.runs.progress import Deadline, Progress, progress
+
+__all__ = [
+    "Deadline",
+    "Progress",
+    "RunFolder",
+    "atomic_write",
+    "explain_disk_errors",
+    "progress",
+    "read_json",
+    "read_jsonl_zst",
+    "replace_folder",
+    "sha256_file",
+    "write_json",
+    "write_jsonl_zst",
+]
