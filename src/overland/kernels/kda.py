@@ -1,0 +1,144 @@
+"""Kimi Delta Attention's recurrence: a gated delta rule with one forget gate per key channel.
+
+    S <- diag(exp(g_t)) S;  u = beta_t (v_t - S^T k_t);  S <- S + k_t u^T;  o_t = S^T q_t
+
+Shapes: B batch, T tokens, H heads, K key dim, V value dim, N chunks, C tokens in a chunk.
+Source: Kimi Linear (2025) §3; Kimi K3 report §2.1.1. The chunk form is the WY representation of the same products.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from overland.kernels.choice import kernel_choice
+
+CHUNK = 16  # with a log decay above -5 a tile of 16 spans less than e^80, and e^±40 around its middle
+
+
+def kda(
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    g_BTHK: Tensor,
+    beta_BTH: Tensor,
+    state_BHKV: Tensor | None = None,
+    documents_BT: Tensor | None = None,
+    bounded: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Run the recurrence over T tokens from `state_BHKV` (zeros when None).
+
+    `g_BTHK` is the log decay (<= 0), `beta_BTH` the write strength. Where `documents_BT` changes along T the state
+    starts again from zero (`state_BHKV` belongs to the document of the first token). `bounded` promises g > -5, which
+    allows the cheaper tile products. Returns the outputs [B, T, H, V] and the final state [B, H, K, V].
+    """
+    if q_BTHK.shape[1] <= 2 or kernel_choice() == "reference":
+        return kda_recurrent(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT)
+    return kda_chunk(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT, bounded)
+
+
+def kda_recurrent(
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    g_BTHK: Tensor,
+    beta_BTH: Tensor,
+    state_BHKV: Tensor | None = None,
+    documents_BT: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The formula, token by token: the reference, and the form that decoding uses. Arguments as in `kda`."""
+    B, T, H, K = q_BTHK.shape
+    S = q_BTHK.new_zeros(B, H, K, v_BTHV.shape[-1]) if state_BHKV is None else state_BHKV
+    outputs = []
+    for t in range(T):
+        if documents_BT is not None and t > 0:
+            same = documents_BT[:, t] == documents_BT[:, t - 1]
+            S = S * same.to(S.dtype)[:, None, None, None]
+        S = S * g_BTHK[:, t].exp()[..., None]
+        k_BHK = k_BTHK[:, t]
+        u_BHV = beta_BTH[:, t, :, None] * (v_BTHV[:, t] - torch.einsum("bhkv,bhk->bhv", S, k_BHK))
+        S = S + k_BHK[..., None] * u_BHV[..., None, :]
+        outputs.append(torch.einsum("bhkv,bhk->bhv", S, q_BTHK[:, t]))
+    return torch.stack(outputs, dim=1), S
+
+
+def kda_chunk(
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    g_BTHK: Tensor,
+    beta_BTH: Tensor,
+    state_BHKV: Tensor | None = None,
+    documents_BT: Tensor | None = None,
+    bounded: bool = True,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """The chunkwise form: products inside a chunk are matrix products, and only the state goes from chunk to chunk."""
+    B, T, H, K = q_BTHK.shape
+    V = v_BTHV.shape[-1]
+    pad = -T % chunk
+    N = (T + pad) // chunk
+
+    def tiles(x: Tensor) -> Tensor:  # [B, T, H, X] -> [B, H, N, C, X]; padding has g = 0 and beta = 0: it changes nothing
+        x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, pad)) if pad else x
+        return x.reshape(B, N, chunk, H, x.shape[-1]).permute(0, 3, 1, 2, 4)
+
+    q, k, v = tiles(q_BTHK), tiles(k_BTHK), tiles(v_BTHV)
+    beta = tiles(beta_BTH[..., None])
+    G = tiles(g_BTHK).cumsum(dim=3)
+    decay, decay_total = G.exp(), G[:, :, :, -1:].exp()
+
+    causal = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
+    strict = causal.tril(-1)
+    enter, leave, keep = None, None, None
+    if documents_BT is not None:
+        docs = torch.cat([documents_BT, documents_BT[:, -1:].expand(B, pad)], dim=1)
+        docs = docs.reshape(B, 1, N, chunk)
+        same = docs[..., :, None] == docs[..., None, :]
+        causal, strict = causal & same, strict & same
+        before = torch.cat([docs[:, :, :1, :1], docs[:, :, :-1, -1:]], dim=2)  # the document whose state enters a chunk
+        last = docs[..., -1:]
+        enter = (docs == before).to(q.dtype)[..., None]
+        leave = (docs == last).to(q.dtype)[..., None]
+        keep = (last == before).to(q.dtype)[..., None]
+
+    kk, qk = _tile_products(q, k, G, bounded)
+    A = (beta * kk).masked_fill(~strict, 0.0)
+    P = qk.masked_fill(~causal, 0.0)
+    k_in = k * decay if enter is None else k * decay * enter
+    q_in = q * decay if enter is None else q * decay * enter
+    right = torch.cat([beta * v, beta * k_in], dim=-1)
+    identity = torch.eye(chunk, dtype=q.dtype, device=q.device)
+    solved = torch.linalg.solve_triangular(A + identity, right, upper=False, unitriangular=True)
+    U, W = solved[..., :V], solved[..., V:]
+    k_out = k * (G[:, :, :, -1:] - G).exp()
+    if leave is not None and keep is not None:
+        k_out = k_out * leave
+        decay_total = decay_total * keep
+
+    S = q.new_zeros(B, H, K, V) if state_BHKV is None else state_BHKV
+    decay_total = decay_total.transpose(-1, -2)
+    k_out = k_out.transpose(-1, -2)
+    fresh, entering = [], []
+    for n in range(N):
+        entering.append(S)
+        new = U[:, :, n] - W[:, :, n] @ S
+        fresh.append(new)
+        S = decay_total[:, :, n] * S + k_out[:, :, n] @ new
+    o = q_in @ torch.stack(entering, dim=2) + P @ torch.stack(fresh, dim=2)
+    return o.permute(0, 2, 3, 1, 4).reshape(B, T + pad, H, V)[:, :T], S
+
+
+def _tile_products(q: Tensor, k: Tensor, G: Tensor, bounded: bool) -> tuple[Tensor, Tensor]:
+    """k_i.k_j and q_i.k_j, both weighted by exp(G_i - G_j): exact where j <= i, anything finite elsewhere."""
+    if bounded:
+        middle = G[:, :, :, G.shape[3] // 2 : G.shape[3] // 2 + 1]
+        down, up = (G - middle).exp(), (middle - G).exp()
+        k_up = (k * up).transpose(-1, -2)
+        return (k * down) @ k_up, (q * down) @ k_up
+    # Without a bound the difference is masked before exp: inf * 0 in the backward would be NaN (reference §15).
+    C = G.shape[3]
+    later = torch.ones(C, C, dtype=torch.bool, device=G.device).triu(1)
+    ratio = (G[..., :, None, :] - G[..., None, :, :]).masked_fill(later[..., None], float("-inf")).exp()
+    weighted = k[..., None, :, :] * ratio
+    return (k[..., :, None, :] * weighted).sum(-1), (q[..., :, None, :] * weighted).sum(-1)

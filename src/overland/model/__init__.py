@@ -1,0 +1,29 @@
+"""The decoder as plain single-device modules: mixers, experts, residuals, caches, presets and checkpoint keys."""
+
+from overland.model.cache import Cache, KDACache, MLACache
+from overland.model.checkpoint import load_model, save_model
+from overland.model.config import DecoderConfig
+from overland.model.decoder import Aux, Decoder, Output, Replay
+from overland.model.init import INITIALISERS, initialise
+from overland.model.moe import Routing
+from overland.model.packing import Packing
+from overland.model.presets import PRESETS, preset
+
+__all__ = [
+    "INITIALISERS",
+    "PRESETS",
+    "Aux",
+    "Cache",
+    "Decoder",
+    "DecoderConfig",
+    "KDACache",
+    "MLACache",
+    "Output",
+    "Packing",
+    "Replay",
+    "Routing",
+    "initialise",
+    "load_model",
+    "preset",
+    "save_model",
+]

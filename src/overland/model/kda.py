@@ -1,0 +1,101 @@
+"""Kimi Delta Attention: a gated delta-rule recurrence with a per-channel forget gate.
+
+Shapes: B batch, T tokens, D model, H heads, K key dim, V value dim (K = V), P = H * K.
+Source: Kimi Linear (2025) §3-4; Kimi K3 report §2.1.1; reference/architecture.md §4.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from overland import kernels
+from overland.model.cache import KDACache
+from overland.model.config import DecoderConfig
+from overland.model.norm import RMSNorm
+from overland.model.packing import Packing
+
+
+class ShortConv(nn.Module):
+    """The taps of one depthwise causal convolution, stored [P, 1, W] as in the released files."""
+
+    def __init__(self, channels: int, taps: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(channels, 1, taps))
+
+
+class KDA(nn.Module):
+    """One KDA mixer. `forward(x_BTD)` returns [B, T, D] and, where a cache was given, replaces its tensors."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        linear = config.linear_attn_config
+        D, self.H, self.K = config.hidden_size, linear.num_heads, linear.head_dim
+        P, W = self.H * self.K, linear.short_conv_kernel_size
+        self.lower_bound = linear.gate_lower_bound
+        self.q_proj, self.k_proj, self.v_proj, self.g_proj = (nn.Linear(D, P, bias=False) for _ in range(4))
+        self.q_conv1d, self.k_conv1d, self.v_conv1d = (ShortConv(P, W) for _ in range(3))
+        self.f_a_proj = nn.Linear(D, self.K, bias=False)
+        self.f_b_proj = nn.Linear(self.K, P, bias=False)
+        self.b_proj = nn.Linear(D, self.H, bias=False)
+        self.A_log = nn.Parameter(torch.zeros(self.H))
+        self.dt_bias = nn.Parameter(torch.zeros(P))
+        self.o_norm = RMSNorm(self.K, config.rms_norm_eps)
+        self.o_proj = nn.Linear(P, D, bias=False)
+
+    def forward(self, x_BTD: Tensor, packing: Packing | None = None, cache: KDACache | None = None) -> Tensor:
+        B, T, _ = x_BTD.shape
+        wide = torch.promote_types(x_BTD.dtype, torch.float32)
+        documents = packing.documents if packing else None
+        qkv_B3TP, history = self._short_conv(x_BTD, documents, cache)
+        q_BTHK, k_BTHK, v_BTHV = (part.view(B, T, self.H, self.K) for part in qkv_B3TP.to(wide).chunk(3, dim=-1))
+        q_BTHK = _unit(q_BTHK) * self.K**-0.5
+        k_BTHK = _unit(k_BTHK)
+        g_BTHK = self._log_decay(x_BTD)
+        beta_BTH = self.b_proj(x_BTD).to(wide).sigmoid()
+        valid_BT = packing.valid(B, T, x_BTD.device) if packing else None
+        if valid_BT is not None:  # padding neither decays nor writes the state
+            g_BTHK = g_BTHK * valid_BT[..., None, None].to(wide)
+            beta_BTH = beta_BTH * valid_BT[..., None].to(wide)
+
+        state = cache.state if cache else None
+        o_BTHV, state = kernels.kda(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state, documents)
+        if cache is not None:
+            cache.state, cache.tail = state, self._next_tail(history, packing)
+
+        gate_BTHV = self.g_proj(x_BTD).to(wide).view(B, T, self.H, self.K).sigmoid()
+        return self.o_proj((self.o_norm(o_BTHV) * gate_BTHV).to(x_BTD.dtype).view(B, T, -1))
+
+    def _short_conv(self, x_BTD: Tensor, documents: Tensor | None, cache: KDACache | None) -> tuple[Tensor, Tensor]:
+        """SiLU of the convolved projections, q, k and v side by side, and the inputs with their history."""
+        w_qkv = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
+        taps = torch.cat([self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight])[:, 0]
+        u = F.linear(x_BTD, w_qkv).to(torch.promote_types(x_BTD.dtype, taps.dtype))
+        y, history = kernels.short_conv(u, taps, cache.tail if cache else None, documents)
+        return F.silu(y), history
+
+    def _log_decay(self, x_BTD: Tensor) -> Tensor:
+        """In (lower_bound, 0): bounded, so that a 16-token tile of the chunk form stays finite."""
+        z = self.f_b_proj(self.f_a_proj(x_BTD)).to(self.dt_bias.dtype) + self.dt_bias
+        z_BTHK = z.view(*x_BTD.shape[:2], self.H, self.K)
+        return self.lower_bound * torch.sigmoid(self.A_log.exp()[:, None] * z_BTHK)
+
+    def _next_tail(self, history: Tensor, packing: Packing | None) -> Tensor:
+        """The W-1 convolution inputs that precede the next token of each row."""
+        keep = self.q_conv1d.weight.shape[-1] - 1
+        if packing is None or packing.lengths is None:
+            return history[:, history.shape[1] - keep :]
+        at = packing.lengths[:, None] + torch.arange(keep, device=history.device)
+        return history.gather(1, at[..., None].expand(-1, -1, history.shape[-1]))
+
+    def new_cache(self, rows: int) -> KDACache:
+        """An empty cache for `rows` sequences."""
+        taps = self.q_conv1d.weight
+        return KDACache(
+            taps.new_zeros(rows, taps.shape[-1] - 1, 3 * self.H * self.K), taps.new_zeros(rows, self.H, self.K, self.K)
+        )
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
