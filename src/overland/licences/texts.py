@@ -1,0 +1,62 @@
+"""Licence evidence in text: SPDX header lines, and the well-known licence texts by what only they say.
+
+A LICENSE file is recognised only when exactly one known text fits; everything else stays unknown, so denied.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([^\n\r]{1,200})")
+_TRAILING = re.compile(r"\s*(\*/|-->|\"\"\"|'''|#\}|%>)\s*$")
+
+# The order matters inside a family only: a text is tried against every pattern and must fit one family alone.
+_TEXTS: tuple[tuple[str, str], ...] = (
+    ("CC0-1.0", r"\bCC0 1\.0 Universal\b|publicdomain/zero/1\.0"),
+    ("CC-PDM-1.0", r"publicdomain/mark/1\.0|\bPublic Domain Mark 1\.0\b"),
+    ("CC-BY-NC-ND-{v}", r"\bAttribution-NonCommercial-NoDerivat\w* (?P<v>\d\.\d)|licenses/by-nc-nd/(?P<w>\d\.\d)"),
+    ("CC-BY-NC-SA-{v}", r"\bAttribution-NonCommercial-ShareAlike (?P<v>\d\.\d)|licenses/by-nc-sa/(?P<w>\d\.\d)"),
+    ("CC-BY-NC-{v}", r"\bAttribution-NonCommercial (?P<v>\d\.\d)|licenses/by-nc/(?P<w>\d\.\d)"),
+    ("CC-BY-ND-{v}", r"\bAttribution-NoDerivat\w* (?P<v>\d\.\d)|licenses/by-nd/(?P<w>\d\.\d)"),
+    ("CC-BY-SA-{v}", r"\bAttribution-ShareAlike (?P<v>\d\.\d)|licenses/by-sa/(?P<w>\d\.\d)"),
+    ("CC-BY-{v}", r"\bAttribution (?P<v>\d\.\d)|licenses/by/(?P<w>\d\.\d)"),
+    ("MIT", r"Permission is hereby granted, free of charge, to any person obtaining a copy of this software and"),
+    ("Apache-2.0", r"\bApache License,? Version 2\.0\b"),
+    ("GPL-2.0-only", r"(?<!Affero )(?<!Lesser )\bGeneral Public License,? Version 2\b"),
+    ("GPL-3.0-only", r"(?<!Affero )(?<!Lesser )\bGeneral Public License,? Version 3\b"),
+    ("LGPL-3.0-only", r"\bLesser General Public License,? Version 3\b"),
+    ("LGPL-2.1-only", r"\bLesser General Public License,? Version 2\.1\b"),
+    ("AGPL-3.0-only", r"\bAffero General Public License,? Version 3\b"),
+    ("MPL-2.0", r"\bMozilla Public License,? Version 2\.0\b"),
+    ("Unlicense", r"\bfree and unencumbered software released into the public domain\b"),
+    ("PSF-2.0", r"\bPYTHON SOFTWARE FOUNDATION LICENSE VERSION 2\b"),
+    ("ISC", r"Permission to use, copy, modify, and/or distribute this software for any purpose with or without fee"),
+    ("BSD-3-Clause", r"Redistribution and use in source and binary forms.{0,2000}Neither the name of"),
+    ("BSD-2-Clause", r"Redistribution and use in source and binary forms(?!.{0,2000}Neither the name of)"),
+)
+_COMPILED = tuple((key, re.compile(pattern, re.IGNORECASE)) for key, pattern in _TEXTS)
+
+
+def spdx_lines(text: str, within: int = 4000) -> tuple[str, ...]:
+    """The SPDX expressions of a file's header: its first `within` characters, in order, once each."""
+    found = (_TRAILING.sub("", match.group(1)).strip() for match in _SPDX.finditer(text[:within]))
+    return tuple(dict.fromkeys(expression for expression in found if expression))
+
+
+def recognise_licence(text: str) -> str | None:
+    """The SPDX key of a licence file's text, or None when none or more than one known text is in it."""
+    stated = spdx_lines(text)
+    if stated:
+        return stated[0] if len(stated) == 1 else None
+    # A legal text names other licences in passing far below its title; the title stands in front.
+    flat = " ".join(text[:60_000].split())
+    found: dict[str, int] = {}
+    for key, pattern in _COMPILED:
+        match = pattern.search(flat)
+        if match:
+            version = next((v for v in match.groupdict().values() if v), "")
+            found[key.format(v=version)] = match.start()
+    titled = [key for key, start in found.items() if start < 400]
+    if len(titled) == 1:
+        return titled[0]
+    return next(iter(found)) if len(found) == 1 else None
