@@ -1,0 +1,94 @@
+"""A small site of real HTML files. A page is parsed and shown as one line: "mira: town oslo; boss tolan; friend adeli"."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+
+from overland.environments.world import World, clip, one_string, tool_spec
+
+OPEN_SPEC = tool_spec("open", "open a page of the site", "page")
+
+_PAGE = re.compile(r"/?([a-z]{1,20})(?:\.html)?")
+_DROPPED = frozenset({"head", "nav", "footer", "script", "style", "aside", "template"})
+_BLOCKS = frozenset({"p", "li", "dt", "tr", "h1", "h2", "div", "ul", "dl", "table", "section", "main"})
+_VOID = frozenset({"br", "hr", "img", "meta", "link", "input"})
+
+
+class _Text(HTMLParser):
+    """Collects the text of blocks; what a reader would skip (navigation, footers, scripts) is left out with its inside."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.blocks: list[str] = [""]
+        self._skipping: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _VOID:
+            return
+        if self._skipping or tag in _DROPPED:
+            self._skipping.append(tag)
+        elif tag in _BLOCKS:
+            self.blocks.append("")
+        else:
+            self.blocks[-1] += " "  # dd after dt, td after td: same block, next word
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._skipping:
+            if tag in self._skipping:
+                del self._skipping[len(self._skipping) - 1 - self._skipping[::-1].index(tag) :]
+        elif tag in _BLOCKS and tag != "dt":
+            self.blocks.append("")
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipping:
+            self.blocks[-1] += data
+
+
+def page_text(html: str) -> str:
+    """The text of a page in one line: its heading, a colon, then its blocks."""
+    parser = _Text()
+    parser.feed(html)
+    parser.close()
+    blocks = [" ".join(block.split()) for block in parser.blocks]
+    blocks = [block for block in blocks if block]
+    if not blocks:
+        return "empty page"
+    return f"{blocks[0]}: {'; '.join(blocks[1:])}" if blocks[1:] else blocks[0]
+
+
+class SiteWorld(World):
+    """`pages` maps a page's name to its HTML; each is a file NAME.html while the world is open."""
+
+    spec = OPEN_SPEC
+
+    def __init__(self, pages: Mapping[str, str]) -> None:
+        self.pages = pages
+        self.root: Path | None = None
+
+    def open(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="overland-"))
+        base = str(self.root)
+        for name, html in self.pages.items():
+            with open(f"{base}/{name}.html", "w", encoding="utf-8") as file:
+                file.write(html)
+
+    def close(self) -> None:
+        if self.root is not None:
+            shutil.rmtree(self.root, ignore_errors=True)
+            self.root = None
+
+    def call_now(self, args: Mapping[str, object]) -> str:
+        page = one_string(args, "page")
+        if page is None:
+            return "error: page must be a string"
+        found = _PAGE.fullmatch(page.strip())
+        assert self.root is not None
+        # Only bare names reach the disk: a page is asked for by its link, never by a path out of the site.
+        if found is None or found[1] not in self.pages:
+            return "404 not found"
+        return clip(page_text((self.root / f"{found[1]}.html").read_text(encoding="utf-8")))

@@ -1,0 +1,81 @@
+"""A task: frozen data made from (domain, split, level, seed), the oracle that solves it, and the world it is solved in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from overland.chat import Message, ToolCall, ToolSpec, normalise_effort
+from overland.environments.world import World
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of the oracle.
+
+    `plan` is what is left to do, the current subject first ("mira", "friend", "boss", "town"); `word` is the next thing
+    to do alone. They become the thinking of demonstrations at max and at high effort.
+    """
+
+    plan: tuple[str, ...]
+    word: str
+    args: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of one domain. Subclasses hold the world's data and open it; everything here follows from the fields."""
+
+    domain: str
+    kind: str
+    split: str
+    level: int
+    seed: int
+    prompt: str
+    answer: str
+    steps: tuple[Step, ...]
+    outcome: str = field(default="answer", kw_only=True)
+    """What success is: "answer" (a word or a number) or "state" (the world changed exactly as asked; then say done)."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.domain}/{self.split}/{self.level}/{self.seed}/{self.kind}"
+
+    def messages(self) -> list[Message]:
+        """The conversation a policy starts from: the prompt, nothing else (the tools are declared by the template)."""
+        return [Message(role="user", content=self.prompt)]
+
+    def world(self) -> World:
+        """A fresh, unopened world of this task."""
+        raise NotImplementedError
+
+    def tool_specs(self) -> list[ToolSpec]:
+        return [self.world().spec]
+
+    def open_world(self) -> World:
+        """`async with task.open_world() as world`: a policy's world (the terminal's in a sandbox)."""
+        return self.world()
+
+    def oracle_conversation(self, effort: str) -> list[Message]:
+        """The oracle's run through the real tools, as a demonstration at one effort.
+
+        Low thinks nothing, high names the next step, max writes the whole remaining plan each turn. The thinking is
+        regular enough for a small model to continue it to depths that it has not been shown.
+        """
+        effort = normalise_effort(effort)
+        messages = self.messages()
+        with self.world() as world:
+            for index, step in enumerate(self.steps):
+                call = ToolCall(
+                    id=f"{world.spec.name}:{index}",
+                    name=world.spec.name,
+                    arguments=json.dumps(dict(step.args), ensure_ascii=False, separators=(",", ":")),
+                )
+                thinking = {"low": "", "high": step.word, "max": " > ".join(step.plan)}[effort]
+                messages.append(Message(role="assistant", content="", reasoning=thinking, tool_calls=(call,)))
+                result = world.call_now(step.args)
+                messages.append(Message(role="tool", content=result, tool_call_id=call.id, name=call.name))
+        thinking = {"low": "", "high": "answer", "max": f"= {self.answer}"}[effort]
+        messages.append(Message(role="assistant", content=self.answer, reasoning=thinking))
+        return messages

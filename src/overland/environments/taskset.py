@@ -1,0 +1,57 @@
+"""A taskset: endless seeded tasks of one domain. Equal (split, level, seed) give equal tasks on every machine."""
+
+from __future__ import annotations
+
+import abc
+import random
+from collections.abc import Iterator
+
+from overland.environments.names import SPLITS
+from overland.environments.task import Task
+from overland.errors import UsageError
+
+LEVELS = (0, 1, 2, 3)
+"""A level is the number of tool calls of its oracle, less one."""
+
+
+class Taskset(abc.ABC):
+    """Subclasses name their kinds by level and build one task from a seeded generator."""
+
+    name: str
+    kinds: dict[int, tuple[str, ...]]
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return tuple(sorted(self.kinds))
+
+    def task(self, split: str, level: int, seed: int, kind: str | None = None) -> Task:
+        """The task of a seed. `kind` fixes the kind, which the seed chooses otherwise.
+
+        Raises UsageError for a split, level, seed or kind that does not exist.
+        """
+        if split not in SPLITS:
+            raise UsageError(f"split {split!r} is unknown: use one of {', '.join(SPLITS)}")
+        if level not in self.kinds:
+            raise UsageError(
+                f"level {level!r} does not exist in {self.name}: use one of {', '.join(map(str, self.levels))}"
+            )
+        if not isinstance(seed, int) or seed < 0:
+            raise UsageError(f"seed {seed!r} is not a whole number from 0 on")
+        if kind is not None and kind not in self.kinds[level]:
+            raise UsageError(
+                f"kind {kind!r} is not in level {level} of {self.name}: use one of {', '.join(self.kinds[level])}"
+            )
+        rng = random.Random(f"overland/{self.name}/{split}/{level}/{seed}")
+        chosen = rng.choice(self.kinds[level])
+        return self.build(rng, split, level, seed, kind or chosen)
+
+    def tasks(self, split: str, level: int, start: int = 0) -> Iterator[Task]:
+        """Tasks of consecutive seeds, without end."""
+        seed = start
+        while True:
+            yield self.task(split, level, seed)
+            seed += 1
+
+    @abc.abstractmethod
+    def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> Task:
+        """One task; takes all its chance from `rng`."""

@@ -1,0 +1,119 @@
+"""Web tasks: an attribute of the person at the end of a chain of links. Level L opens L + 1 pages."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from overland.environments.names import draw_names
+from overland.environments.prompts_web import HELD_OUT_CHAIN, HELD_OUT_PAGE, TRAIN_CHAIN, TRAIN_PAGE
+from overland.environments.site_world import SiteWorld
+from overland.environments.task import Step, Task
+from overland.environments.taskset import Taskset
+
+RELATIONS = ("boss", "friend", "tutor")
+ATTRIBUTES = ("town", "job", "pet")
+JOBS = tuple(
+    "baker tailor miner potter farmer singer judge nurse pilot smith driver barber sailor porter dancer lawyer doctor "
+    "hunter clerk guard cook weaver gardener printer fisher mason saddler joiner glazier tanner brewer".split()
+)
+FIELDS = 5
+"""Attributes and links on one page, so that a page stays one short line."""
+
+
+@dataclass(frozen=True)
+class WebTask(Task):
+    """`people` maps a person to (field, value) pairs in page order; `look` picks each page's markup."""
+
+    people: dict[str, tuple[tuple[str, str], ...]] = field(kw_only=True)
+    look: dict[str, int] = field(kw_only=True)
+
+    def world(self) -> SiteWorld:
+        return SiteWorld({name: page_html(name, fields, self.look[name]) for name, fields in self.people.items()})
+
+
+class Web(Taskset):
+    """Tool `open`; see the module."""
+
+    name = "web"
+    kinds = {0: ("page",), 1: ("chain",), 2: ("chain",), 3: ("chain",)}
+
+    def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> WebTask:
+        count = rng.randint(8, 12)
+        names = draw_names(rng, split, 3 * count)
+        people, towns, pets = names[:count], names[count : 2 * count], names[2 * count :]
+        jobs = rng.sample(JOBS, count)
+        path = people[: level + 1]
+        relations: list[str] = []
+        for _ in range(level):  # no relation twice in a row: "the boss of the boss" would read like a slip
+            relations.append(rng.choice([r for r in RELATIONS if r not in relations[-1:]]))
+        attribute = rng.choice(ATTRIBUTES)
+
+        pages: dict[str, tuple[tuple[str, str], ...]] = {}
+        for index, person in enumerate(people):
+            links = {r: rng.choice(people[:index] + people[index + 1 :]) for r in RELATIONS}
+            if index < level:
+                links[relations[index]] = path[index + 1]
+            values = {**links, "town": towns[index], "job": jobs[index], "pet": pets[index]}
+            kept = {relations[index] if index < level else attribute, attribute}
+            fields = [name for name in values if name in kept]
+            others = [name for name in values if name not in kept]
+            fields += rng.sample(others, FIELDS - len(fields))
+            rng.shuffle(fields)
+            pages[person] = tuple((name, values[name]) for name in fields)
+        look = {person: rng.randrange(len(_LOOKS)) for person in people}
+        order = sorted(people)
+
+        if kind == "page":
+            prompt = rng.choice(TRAIN_PAGE if split == "train" else HELD_OUT_PAGE).format(s=path[0], t=attribute)
+        else:
+            template, between = rng.choice(TRAIN_CHAIN if split == "train" else HELD_OUT_CHAIN)
+            chain = f" {between} ".join(relations)
+            prompt = template.format(s=path[0], r=chain, t=attribute)
+        steps = tuple(
+            Step((person, *relations[i:], attribute), relations[i - 1] if i else "start", {"page": person})
+            for i, person in enumerate(path)
+        )
+        return WebTask(
+            self.name, kind, split, level, seed, prompt, dict(pages[path[-1]])[attribute], steps,
+            people={person: pages[person] for person in order}, look={person: look[person] for person in order},
+        )  # fmt: skip
+
+
+def _value(name: str, value: str) -> str:
+    return f'<a href="{value}.html">{value}</a>' if name in RELATIONS else value
+
+
+def _paragraphs(fields: tuple[tuple[str, str], ...]) -> str:
+    return "\n".join(f"<p>{name} <b>{_value(name, value)}</b></p>" for name, value in fields)
+
+
+def _definitions(fields: tuple[tuple[str, str], ...]) -> str:
+    return "<dl>\n" + "\n".join(f"<dt>{name}</dt><dd>{_value(name, value)}</dd>" for name, value in fields) + "\n</dl>"
+
+
+def _list(fields: tuple[tuple[str, str], ...]) -> str:
+    return "<ul>\n" + "\n".join(f"  <li>{name}&nbsp;{_value(name, value)}" for name, value in fields) + "\n</ul>"
+
+
+def _table(fields: tuple[tuple[str, str], ...]) -> str:
+    rows = "\n".join(f"<tr><th>{name}</th>\n<td>{_value(name, value)}</td></tr>" for name, value in fields)
+    return f"<table class='facts'>\n{rows}\n</table>"
+
+
+_LOOKS = (_paragraphs, _definitions, _list, _table)
+
+
+def page_html(name: str, fields: tuple[tuple[str, str], ...], look: int) -> str:
+    """One person's page, with the navigation, script and footer that pages have."""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{name} - people</title>
+<style>p {{ margin: 0 }}</style></head>
+<body><nav><a href="index.html">home</a> <a href="about.html">about us</a></nav>
+<main><h1>{name}</h1>
+{_LOOKS[look](fields)}
+</main>
+<script>document.title += " <p>boss nobody</p>"</script>
+<footer><p>page of {name}</p><p>contact &amp; imprint</p></footer>
+</body></html>
+"""

@@ -1,0 +1,113 @@
+"""What every world has in common: one tool, its short observations, and what the episode did to it.
+
+A world is the live half of a task: a folder of files with a shell, an SQLite file, a site of pages. It is made fresh for
+each episode, in a temporary folder, and removed with it.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from overland.chat import ToolSpec
+
+OBSERVATION_LIMIT = 240
+"""Characters of a tool's result that a policy is shown; what is cut off is counted."""
+
+
+def clip(text: str, limit: int = OBSERVATION_LIMIT) -> str:
+    """The head of a long observation and how much was left out; lone surrogates become question marks."""
+    text = text.strip().encode("utf-8", "replace").decode("utf-8")
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]} ... ({len(text) - limit} more characters)"
+
+
+def one_string(args: Mapping[str, object], name: str) -> str | None:
+    """The string argument `name`, or None when it is missing or of another type."""
+    value = args.get(name)
+    return value if isinstance(value, str) else None
+
+
+def tool_spec(name: str, description: str, argument: str) -> ToolSpec:
+    """A tool that takes one string."""
+    parameters = {
+        "type": "object",
+        "properties": {argument: {"type": "string"}},
+        "required": [argument],
+        "additionalProperties": False,
+    }
+    return ToolSpec(name=name, description=description, parameters=parameters)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a world's final state differs from the one it should be in: paths, sorted."""
+
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()
+    touched: bool = False
+    """Whether the final state differs from the initial one at all."""
+
+    @property
+    def as_expected(self) -> bool:
+        return not (self.missing or self.unexpected or self.altered)
+
+
+class World(abc.ABC):
+    """One live world. Use as a context manager, plain (trusted use: oracles) or async (a policy's episode)."""
+
+    spec: ToolSpec
+
+    def open(self) -> None:
+        """Build the files on disk. Raises OSError when the disk is full: an infrastructure failure, not a wrong answer."""
+
+    def close(self) -> None:
+        """Remove every trace from disk."""
+
+    @abc.abstractmethod
+    def call_now(self, args: Mapping[str, object]) -> str:
+        """The observation for one call by the oracle."""
+
+    async def call(self, args: Mapping[str, object]) -> str:
+        """The observation for one call by a policy. Never raises for what the policy wrote."""
+        return self.call_now(args)
+
+    async def start(self) -> None:
+        """What only a policy's episode needs, a sandbox for instance."""
+
+    async def stop(self) -> None:
+        """End what `start` began; the final state stays readable until `close`."""
+
+    def changes(self) -> Changes:
+        """The final state against the expected one; worlds that cannot be written to are always as expected."""
+        return Changes()
+
+    def __enter__(self) -> World:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> World:
+        self.open()
+        try:
+            await self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.stop()
+        finally:
+            self.close()
