@@ -1,0 +1,50 @@
+"""What RL has to beat for the same CPU seconds. More SFT is `train`'s own loop called again; the other control is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from overland.rl.section import RLSection
+from overland.rl.source import Rollouts
+from overland.rl.trainer import RLResult, train_rl
+from overland.runs import RunFolder
+
+
+def rejection_sampling(
+    model: nn.Module,
+    engine: Any,
+    tokenizer: Any,
+    tasksets: Mapping[str, Any],
+    section: RLSection,
+    run: RunFolder,
+    cpu_seconds: float,
+    *,
+    rollouts: Rollouts | None = None,
+    resume: bool = False,
+) -> RLResult:
+    """SFT on the model's own successes, sampled anew each step by the model it has become.
+
+    The same tasks, curriculum, budgets, sampler, optimiser and micro-batches as `train_rl` with the same `section` (and,
+    seed for seed, the same first prompts); only what is learnt from them differs: maximum likelihood on the episodes that
+    succeeded within their budget. This is the strong, iterated form of the control, refreshed every step; a frozen pile
+    of the starting model's successes would be easier to beat. Ends when `cpu_seconds` are used up, however many steps
+    that takes.
+    """
+    control = section.model_copy(
+        update={"algorithm": "successes", "loss": "likelihood", "steps": max(section.steps, 1) * 20, "reference_kl": 0.0}
+    )
+    return train_rl(
+        model,
+        engine,
+        tokenizer,
+        tasksets,
+        control,
+        run,
+        rollouts=rollouts,
+        resume=resume,
+        cpu_seconds=cpu_seconds,
+        stage="rejection_sampling",
+    )

@@ -1,0 +1,140 @@
+"""Which tasks to run next: exact shares for domains and efforts, and levels that can still teach something.
+
+Domains and efforts: the cell (domain, effort) that is furthest behind its share goes next, counted over the whole run,
+so that the shares hold over any few steps and not only on average. Levels: a group of n samples of a task with pass
+rate p shows both outcomes with probability 1 - p^n - (1-p)^n. A level's weight is that probability, but never below
+`curriculum_floor` of the full weight: solved levels keep being practised and hopeless ones keep being tried.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from overland.chat import EFFORTS
+from overland.errors import UsageError
+from overland.rl.samples import Group
+from overland.rl.section import DomainSection, RLSection
+
+PRIOR = 0.5
+"""The pass rate of a cell that was never tried: it gets full weight until it was."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One group to run."""
+
+    domain: str
+    level: int
+    effort: str
+    seed: int
+    """The task's seed: the same for all samples of the group, never repeated in a run."""
+
+
+class PassRates:
+    """Running success by (domain, level, effort)."""
+
+    def __init__(self, memory: float = 0.8) -> None:
+        self.memory = memory
+        self.rate: dict[tuple[str, int, str], float] = {}
+
+    def update(self, groups: Iterable[Group]) -> None:
+        for group in groups:
+            if group.judged:
+                key = (group.domain, group.level, group.effort)
+                success = sum(s.success for s in group.judged) / len(group.judged)
+                old = self.rate.get(key)
+                self.rate[key] = success if old is None else self.memory * old + (1 - self.memory) * success
+
+    def of(self, domain: str, level: int, effort: str) -> float:
+        return self.rate.get((domain, level, effort), PRIOR)
+
+
+def variance_weight(rate: float, group_size: int, floor: float) -> float:
+    """Probability that a group shows both outcomes, scaled to 1 at a pass rate of one half, at least `floor`."""
+    mixed = 1.0 - rate**group_size - (1.0 - rate) ** group_size
+    return max(floor, mixed / (1.0 - 2.0 * 0.5**group_size))
+
+
+class Curriculum:
+    """Deals out groups; its whole state is in `state_dict`, so a resumed run deals the same ones."""
+
+    def __init__(self, section: RLSection, levels: Mapping[str, Sequence[int]]) -> None:
+        """`levels`: for every taskset, the levels it offers."""
+        self.section = section
+        for domain in section.domains:
+            if domain not in levels:
+                raise UsageError(f"rl.domains.{domain} names no taskset of this run; there are: {', '.join(levels)}")
+        self.levels = {domain: self._levels(domain, offered) for domain, offered in levels.items()}
+        self.shares = {
+            (domain, effort): section.domains.get(domain, DomainSection()).share * section.efforts.of(effort).share
+            for domain in levels
+            for effort in EFFORTS
+        }
+        self.shares = {cell: share for cell, share in self.shares.items() if share > 0}
+        if not self.shares:
+            raise UsageError("rl: no (domain, effort) has a share above 0; raise a share in rl.domains or rl.efforts")
+        self.dealt = dict.fromkeys(self.shares, 0)
+        self.rates = PassRates(section.pass_rate_memory)
+        self.next_seed = 0
+
+    def _levels(self, domain: str, offered: Sequence[int]) -> tuple[int, ...]:
+        wanted = self.section.domains.get(domain, DomainSection()).levels or tuple(offered)
+        for level in wanted:
+            if level not in offered:
+                raise UsageError(
+                    f"rl.domains.{domain}.levels: {level} is not a level of {domain}; it has {', '.join(map(str, offered))}"
+                )
+        return tuple(wanted)
+
+    def deal(self, count: int) -> list[Order]:
+        """The next `count` groups, in order."""
+        total = sum(self.shares.values())
+        orders = []
+        for _ in range(count):
+            due = sum(self.dealt.values()) + 1
+            cell = max(self.shares, key=lambda c: self.shares[c] / total * due - self.dealt[c])
+            self.dealt[cell] += 1
+            orders.append(self._order(*cell))
+        return orders
+
+    def measuring(self) -> list[Order]:
+        """`measure_groups` groups of every (domain, level, effort) that can be dealt."""
+        return [
+            Order(domain, level, effort, self._seed())
+            for domain, effort in self.shares
+            for level in self.levels[domain]
+            for _ in range(self.section.measure_groups)
+        ]
+
+    def level_weights(self, domain: str, effort: str) -> list[float]:
+        return [
+            variance_weight(
+                self.rates.of(domain, level, effort), self.section.group_size, self.section.curriculum_floor
+            )
+            for level in self.levels[domain]
+        ]
+
+    def _order(self, domain: str, effort: str) -> Order:
+        seed = self._seed()
+        choice = random.Random(f"{self.section.seed}/{seed}/{domain}/{effort}")
+        level = choice.choices(self.levels[domain], self.level_weights(domain, effort))[0]
+        return Order(domain, level, effort, seed)
+
+    def _seed(self) -> int:
+        self.next_seed += 1
+        return self.section.seed * 1_000_003 + self.next_seed
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "dealt": [[*cell, count] for cell, count in self.dealt.items()],
+            "rates": [[*cell, rate] for cell, rate in self.rates.rate.items()],
+            "next_seed": self.next_seed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.dealt.update({(domain, effort): count for domain, effort, count in state["dealt"]})
+        self.rates.rate = {(domain, level, effort): rate for domain, level, effort, rate in state["rates"]}
+        self.next_seed = state["next_seed"]

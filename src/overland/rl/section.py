@@ -1,0 +1,176 @@
+"""The `[rl]` section of a recipe: every field is a decision, its docstring says what it decides."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from overland.chat import EFFORTS
+from overland.config import Section
+
+
+class EffortSection(Section):
+    """What one effort may spend. The soft budget is tau x b0, where b0 is measured on the starting policy."""
+
+    share: float = Field(1.0, ge=0)
+    """Relative share of the groups that run at this effort."""
+    think_tokens: int | None = Field(None, ge=0)
+    """Hard limit on thinking tokens in one turn: the think channel is then closed by force. None: no limit."""
+    output_tokens: int = Field(512, ge=1)
+    """Hard limit on sampled tokens in one episode: thinking, tool calls and answers together."""
+    tau: float = Field(1.0, gt=0)
+    """The soft budget as a multiple of b0. An episode above it gets `over_budget_reward` instead of its reward."""
+    tau_start: float | None = Field(None, gt=0)
+    """tau at step 0; moves linearly to `tau` over `tau_steps`. None: `tau` from the start."""
+    tau_steps: int = Field(0, ge=0)
+    """Steps over which tau_start becomes tau: cheap efforts must first learn to solve the task, then to save."""
+
+    def tau_at(self, step: int) -> float:
+        """tau at a training step (0-based)."""
+        if self.tau_start is None or step >= self.tau_steps:
+            return self.tau
+        return self.tau_start + (self.tau - self.tau_start) * step / self.tau_steps
+
+
+class EffortsSection(Section):
+    """The three efforts of the template."""
+
+    low: EffortSection = EffortSection(tau=0.5, tau_start=3.0, tau_steps=20)
+    """Cheapest: answers at once where it can."""
+    high: EffortSection = EffortSection(tau=1.5, tau_start=3.0, tau_steps=20)
+    """The everyday effort."""
+    max: EffortSection = EffortSection(tau=4.0)
+    """Spends what helps."""
+
+    def of(self, effort: str) -> EffortSection:
+        section: EffortSection = getattr(self, effort)
+        return section
+
+
+class DomainSection(Section):
+    """One domain's part in the joint batches."""
+
+    share: float = Field(1.0, ge=0)
+    """Relative share of the groups that come from this domain."""
+    levels: tuple[int, ...] = ()
+    """Levels to draw from. Empty: every level that the taskset names."""
+    count: Literal["thinking", "output"] = "output"
+    """What the budget counts: `thinking` tokens (general tasks) or all `output` tokens (agentic tasks)."""
+
+    @field_validator("levels")
+    @classmethod
+    def _levels(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(level < 0 for level in value) or len(set(value)) != len(value):
+            raise ValueError("levels are different numbers from 0 up")
+        return value
+
+
+class WatchdogSection(Section):
+    """When to stop rather than to keep spending. The offending batch is kept in the run folder."""
+
+    mismatch_kl: float = Field(0.01, gt=0)
+    """Stop when trainer and sampler disagree by more than this many nats a token before an update."""
+    entropy_floor: float = Field(0.002, ge=0)
+    """Stop when the entropy over trained tokens stays below this (nats a token) for `patience` steps while success is
+    below `solved`: a policy that has stopped exploring learns nothing more."""
+    grad_norm: float = Field(100.0, gt=0)
+    """Stop when the gradient's norm, before clipping, exceeds this or is not finite."""
+    parse_failures: float = Field(0.9, gt=0, le=1)
+    """Stop when the share of episodes with a malformed turn stays above this for `patience` steps."""
+    solved: float = Field(0.9, gt=0, le=1)
+    """Success above which low entropy is no alarm."""
+    patience: int = Field(5, ge=1)
+    """Steps in a row with no success at all, or past a slow alarm's threshold, before the run stops."""
+
+
+class RLSection(Section):
+    """Reinforcement learning: grouped rollouts in real environments, group-relative advantages, a clipped update."""
+
+    steps: int = Field(60, ge=0)
+    """Training steps. One step is one batch of rollouts and the update on it."""
+    tasks_per_step: int = Field(16, ge=1)
+    """Groups in a batch. A group is one task at one effort."""
+    group_size: int = Field(8, ge=2)
+    """Episodes in a group: the same task, sampled independently."""
+    seed: int = Field(0, ge=0)
+    """Decides tasks, sampling and order. The same seed gives the same run, bit for bit on a CPU."""
+
+    lr: float = Field(5e-4, gt=0)
+    """AdamW's peak learning rate (5e-4 suits a model of about a million parameters; 1e-6 suits billions)."""
+    warmup_steps: int = Field(3, ge=0)
+    """Steps of linear warm-up."""
+    final_lr: float = Field(1.0, ge=0, le=1)
+    """The learning rate at the last step, as a fraction of `lr` (linear decay; 1 keeps it constant)."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay of the first and the second moment."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """The gradient is scaled down to this norm."""
+    epochs: int = Field(1, ge=1, le=4)
+    """Passes over a batch of rollouts. Above 1 the clip does real work."""
+    minibatches: int = Field(1, ge=1)
+    """Optimiser steps in one pass. Each takes every minibatches-th group and has its own global denominators."""
+    micro_batch_tokens: int = Field(8192, ge=1)
+    """Tokens in one forward and backward pass. Changes memory and speed, never the gradient."""
+
+    algorithm: Literal["grpo", "successes"] = "grpo"
+    """`grpo`: reward minus the group's mean. `successes`: rejection sampling (a control, with `loss = likelihood`)."""
+    scale_by_std: bool = False
+    """GRPO: divide the advantage by the group's standard deviation, as the original paper does."""
+    loss: Literal["policy", "likelihood"] = "policy"
+    """`policy`: clipped policy gradient. `likelihood`: maximum likelihood on the samples with an advantage."""
+    normalise: Literal["token", "sequence", "constant"] = "token"
+    """What a token's share of the loss is: of all trained tokens (DAPO), of its sample (GRPO), or constant (Dr. GRPO)."""
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    """The importance ratio is clipped from below at 1 - clip_low."""
+    clip_high: float = Field(0.28, gt=0)
+    """The importance ratio is clipped from above at 1 + clip_high; a little more room keeps exploration alive (DAPO)."""
+    reference_kl: float = Field(0.0, ge=0)
+    """Weight of the KL to the starting policy. 0: no reference is kept."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of the rollouts; the trainer scores at the same temperature."""
+
+    domains: dict[str, DomainSection] = {}
+    """Share, levels and counting rule by domain. A taskset without an entry takes part with the defaults."""
+    efforts: EffortsSection = EffortsSection()
+    """Share and budgets by effort."""
+    over_budget_reward: float = -1.0
+    """The reward of an episode that spent more than its soft budget, whatever it achieved (K3's rule)."""
+    parse_penalty: float = Field(0.0, ge=0)
+    """Subtracted from the reward of an episode with a malformed turn (once, not per turn)."""
+    max_turns: int = Field(12, ge=1)
+    """Assistant turns in one episode."""
+    turn_tokens: int = Field(256, ge=1)
+    """Sampled tokens in one turn."""
+    episode_seconds: float = Field(120.0, gt=0)
+    """Wall time of one episode. What exceeds it is an infrastructure failure: no reward, no part in the baseline."""
+    live_episodes: int = Field(128, ge=1)
+    """Episodes (and sandboxes) open at once. More are run in waves, in a fixed order."""
+
+    curriculum_floor: float = Field(0.15, gt=0, le=1)
+    """The least weight of a level, relative to the best one: easy levels never vanish, hard ones are always probed."""
+    pass_rate_memory: float = Field(0.8, ge=0, lt=1)
+    """How much of the old pass rate of a (domain, level, effort) survives a new group."""
+    measure_groups: int = Field(1, ge=1)
+    """Groups per (domain, level, effort) that the starting policy runs before step 0: they give b0 and the first pass
+    rates, and the run is refused when too few of them could teach anything."""
+    min_variance: float = Field(0.05, ge=0, le=1)
+    """The least share of measured groups with variance; below it the run is refused."""
+    max_empty_steps: int = Field(3, ge=1)
+    """Batches in a row in which no group had variance before the run stops: there is nothing left to learn from."""
+    checkpoint_every: int = Field(10, ge=0)
+    """Steps between resumable checkpoints; 0 keeps only the last one."""
+    watchdogs: WatchdogSection = WatchdogSection()
+    """Thresholds that stop a collapsing run."""
+
+    @model_validator(mode="after")
+    def _shares(self) -> RLSection:
+        if not any(self.efforts.of(effort).share > 0 for effort in EFFORTS):
+            raise ValueError("efforts: at least one of low, high and max needs a share above 0")
+        if self.domains and all(domain.share == 0 for domain in self.domains.values()):
+            raise ValueError("domains: at least one needs a share above 0")
+        if self.minibatches > self.tasks_per_step:
+            raise ValueError(f"minibatches = {self.minibatches} is more than tasks_per_step = {self.tasks_per_step}")
+        return self

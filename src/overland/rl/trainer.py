@@ -1,0 +1,244 @@
+"""Reinforcement learning from rollout to update, as one flat loop.
+
+    deal tasks -> run episodes -> price them -> advantages -> update -> weights to the sampler -> figures -> checkpoint
+
+Everything happens in one process and in a fixed order: every sample of a step was written by the policy that the step
+updates (staleness 0), and a resumed run continues bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from overland.errors import OverlandError
+from overland.rl.algorithms import GRPO, Algorithm, Successes
+from overland.rl.batch import Bundle, batch_figures, train_rows
+from overland.rl.budgets import Budgets
+from overland.rl.curriculum import Curriculum
+from overland.rl.loss import LossFigures
+from overland.rl.meters import rollout_figures
+from overland.rl.samples import Group
+from overland.rl.section import RLSection
+from overland.rl.source import Rollouts
+from overland.rl.state import TrainerState
+from overland.rl.update import accumulate, apply_step, learning_rate, make_optimizer
+from overland.rl.watchdogs import Collapse, Watchdogs
+from overland.runs import RunFolder, progress, write_jsonl_zst
+
+
+@dataclass(frozen=True)
+class RLResult:
+    """What a finished run says about itself."""
+
+    steps: int
+    stopped: str
+    """`steps` (all done), `solved` (no group had variance any more), `cpu_seconds` (the given budget is used up)."""
+    tokens: int
+    """Tokens sampled in all rollouts of this process."""
+    cpu_seconds: float
+    figures: Mapping[str, float]
+    """The figures of the last step."""
+
+
+def train_rl(
+    model: nn.Module,
+    engine: Any,
+    tokenizer: Any,
+    tasksets: Mapping[str, Any],
+    section: RLSection,
+    run: RunFolder,
+    *,
+    rollouts: Rollouts | None = None,
+    resume: bool = False,
+    cpu_seconds: float | None = None,
+    stage: str = "rl",
+) -> RLResult:
+    """Train `model` in place on `tasksets` (name -> Taskset) and leave metrics, episodes and checkpoints in `run`.
+
+    `engine` samples from the same module. `rollouts` replaces the environments (tests, other sources of groups).
+    `resume` continues from the last checkpoint of `stage` in the run folder, if there is one. `cpu_seconds` stops after
+    the step in which the processor time (children included) is used up. Raises OverlandError when the starting policy
+    gives nothing to learn from, and Collapse when a watchdog trips.
+    """
+    if rollouts is None:
+        from overland.rl.rollout import EpisodeRollouts
+
+        rollouts = EpisodeRollouts(engine, tokenizer, tasksets, section)
+    algorithm = make_algorithm(section)
+    curriculum = Curriculum(section, rollouts.levels)
+    budgets, watchdogs = Budgets(section), Watchdogs(section.watchdogs)
+    optimizer = make_optimizer(model, section)
+    reference = copy.deepcopy(model).requires_grad_(False) if section.reference_kl > 0 else None
+    state = TrainerState(run, stage, model, optimizer, curriculum, budgets, watchdogs)
+
+    started, tokens, stopped, figures = processor_seconds(), 0, "steps", dict[str, float]()
+    if not (resume and state.load()):
+        rollouts.set_weights(model, version=0)
+        measured = rollouts.run(curriculum.measuring(), version=0)
+        write_episodes(run, f"{stage}-start", measured)
+        preflight(measured, section)
+        curriculum.rates.update(measured)
+        budgets.measure(measured)
+        run.metrics({"stage": stage, "step": 0} | {f"rl/b0/{cell}": b0 for cell, b0 in budgets.state_dict().items()})
+        state.save()
+    else:
+        rollouts.set_weights(model, version=state.step)
+
+    with progress(stage, section.steps) as bar:
+        bar.advance(state.step)
+        while state.step < section.steps:
+            clock = time.perf_counter()
+            orders = curriculum.deal(section.tasks_per_step)
+            groups = [budgets.price(g, state.step) for g in rollouts.run(orders, version=state.step)]
+            seconds_rollout = time.perf_counter() - clock
+            curriculum.rates.update(groups)
+
+            clock = time.perf_counter()
+            figures = rollout_figures(groups)
+            figures |= update(model, optimizer, groups, algorithm, section, state.step, reference)
+            seconds_update = time.perf_counter() - clock
+            figures |= {"rl/seconds_rollout": seconds_rollout, "rl/seconds_update": seconds_update}
+            figures["rl/cpu_seconds"] = processor_seconds() - started
+            tokens += sum(s.output_tokens for g in groups for s in g.samples)
+
+            batch_file = write_episodes(run, f"{stage}-step-{state.step:05d}", groups)
+            run.metrics({"stage": stage, "step": state.step + 1} | figures)
+            try:
+                watchdogs.check(state.step + 1, figures)
+            except Collapse as collapse:
+                raise Collapse(f"{collapse} (the batch is kept in {batch_file})") from None
+
+            state.step += 1
+            rollouts.set_weights(model, version=state.step)
+            bar.advance(1, success=figures.get("rl/success", 0.0), reward=figures.get("rl/reward", 0.0))
+            state.empty = 0 if figures["rl/rows"] else state.empty + 1
+            if state.empty >= section.max_empty_steps:
+                refuse_empty(figures, section)
+                stopped = "solved"
+                break
+            if cpu_seconds is not None and processor_seconds() - started >= cpu_seconds:
+                stopped = "cpu_seconds"
+                break
+            if section.checkpoint_every and state.step % section.checkpoint_every == 0:
+                state.save()
+        state.save()
+    return RLResult(state.step, stopped, tokens, processor_seconds() - started, figures)
+
+
+def update(
+    model: nn.Module,
+    optimizer: Any,
+    groups: Sequence[Group],
+    algorithm: Algorithm,
+    section: RLSection,
+    step: int,
+    reference: nn.Module | None = None,
+) -> dict[str, float]:
+    """All optimiser steps on one batch; returns its figures.
+
+    Mismatch KL and ratios are those of the first pass, before any optimiser step: there they measure nothing but the
+    difference between trainer and sampler. An empty batch is skipped.
+    """
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = learning_rate(section, step)
+    longest = max(section.efforts.of(g.effort).output_tokens for g in groups)
+    parts = [train_rows(groups[i :: section.minibatches], algorithm, section.normalise, longest) for i in range(section.minibatches)]
+    bundles: list[Bundle] = [bundle for part in parts for bundle in part]
+    figures = {f"rl/{name}": value for name, value in batch_figures(bundles).items()}
+    if not bundles:
+        return figures
+    first, last, losses, norms = LossFigures(), LossFigures(), list[float](), list[float]()
+    for epoch in range(section.epochs):
+        last = LossFigures()
+        for index, part in enumerate(filter(None, parts)):
+            done = accumulate(model, part, section, reference)
+            norms.append(apply_step(model, optimizer, section.max_grad_norm))
+            losses.append(done.loss)
+            last.add(done.figures)
+            if epoch == index == 0:
+                first = done.figures
+    figures |= {f"rl/{name}": value for name, value in first.means().items()}
+    return figures | {
+        "rl/clipped_share": last.means()["clipped_share"],
+        "rl/loss": sum(losses) / len(losses),
+        "rl/grad_norm": max(norms, key=lambda n: n if n == n else float("inf")),
+        "rl/lr": learning_rate(section, step),
+    }
+
+
+def make_algorithm(section: RLSection) -> Algorithm:
+    """The algorithm that the recipe names."""
+    if section.algorithm == "successes":
+        return Successes()
+    return GRPO(scale_by_std=section.scale_by_std)
+
+
+def preflight(measured: Sequence[Group], section: RLSection) -> None:
+    """Refuse a run that cannot learn: too few groups in which some samples succeed and some fail."""
+    share = sum(g.has_variance for g in measured) / max(1, len(measured))
+    if share > 0 and share >= section.min_variance:
+        return
+    judged = [s for g in measured for s in g.judged]
+    if not judged:
+        raise OverlandError("rl: every measured episode failed for reasons outside the policy; see the episodes written")
+    success = sum(s.success for s in judged) / len(judged)
+    wrong = sum(s.parse_errors > 0 for s in judged) / len(judged)
+    found = f"rl: {share:.0%} of {len(measured)} measured groups have both better and worse samples"
+    if success > 0.5:
+        raise OverlandError(f"{found}; {success:.0%} already succeed: choose harder levels (rl.domains.NAME.levels)")
+    raise OverlandError(
+        f"{found} (rl.min_variance = {section.min_variance}); {success:.0%} succeed, {wrong:.0%} are malformed: "
+        "the policy cannot start from here; run more SFT or choose easier levels (rl.domains.NAME.levels)"
+    )
+
+
+def refuse_empty(figures: Mapping[str, float], section: RLSection) -> None:
+    """Batches without anything to compare are an end when the tasks are solved, and an error when they are not."""
+    success = figures.get("rl/success", 0.0)
+    if success < section.watchdogs.solved:
+        raise OverlandError(
+            f"rl: no group had variance in {section.max_empty_steps} batches in a row while {success:.0%} succeed: "
+            "nothing can be learnt; raise rl.group_size or choose other levels"
+        )
+
+
+def write_episodes(run: RunFolder, name: str, groups: Sequence[Group]) -> str:
+    """Every episode of a batch, whole, with what the trainer made of it; returns the path inside the run folder."""
+    path = run.episodes / f"{name}.jsonl.zst"
+    write_jsonl_zst(path, (episode_record(group, index) for group in groups for index in range(len(group.samples))))
+    return str(path.relative_to(run.path))
+
+
+def episode_record(group: Group, index: int) -> dict[str, Any]:
+    """An episode in wire form, with the trainer's view under `group` (verifiers' place for the trainer's own data)."""
+    sample = group.samples[index]
+    return {
+        **sample.episode,
+        "group": {
+            "id": f"{group.task_id}/{group.effort}",
+            "index": index,
+            "domain": group.domain,
+            "level": group.level,
+            "effort": group.effort,
+            "reward": sample.reward,
+            "success": sample.success,
+            "over_budget": sample.over_budget,
+            "thinking_tokens": sample.thinking_tokens,
+            "output_tokens": sample.output_tokens,
+            "stop": sample.stop,
+            "policy_version": sample.policy_version,
+        },
+    }
+
+
+def processor_seconds() -> float:
+    """CPU seconds of this process and of its children that have ended (sandboxes, tools)."""
+    t = os.times()
+    return t.user + t.system + t.children_user + t.children_system
