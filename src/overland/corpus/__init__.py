@@ -1,0 +1,20 @@
+"""Corpus: raw text to licensed, clean, deduplicated, de-identified token shards with lineage, and their loading."""
+
+from overland.corpus.build import build
+from overland.corpus.loader import TokenLoader, heldout_documents
+from overland.corpus.lookup import inspect, read_documents_table
+from overland.corpus.report import CorpusReport
+from overland.corpus.section import AuthorisationSection, CodeRules, CorpusSection, ProseRules
+
+__all__ = [
+    "AuthorisationSection",
+    "CodeRules",
+    "CorpusReport",
+    "CorpusSection",
+    "ProseRules",
+    "TokenLoader",
+    "build",
+    "heldout_documents",
+    "inspect",
+    "read_documents_table",
+]

@@ -1,0 +1,49 @@
+"""The tokenizer: byte-level BPE, trained with Hugging Face `tokenizers`.
+
+Digits and single spaces are pieces of their own, and words never carry a leading space: a name is spelled with the same
+ids wherever it stands, which is what a tiny model needs to copy it. Runs of spaces (indentation) stay whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+PATTERN = r"\p{N}|\r?\n *| {2,}|[^\S\r\n ]+|\s|[\p{L}\p{M}]+|[^\s\p{L}\p{M}\p{N}]+"
+
+
+def train_bpe(texts: Iterable[str], size: int, extra: Iterable[str] = (), extra_share: float = 0.0) -> Any:
+    """A `tokenizers.Tokenizer` with `size` entries: 256 bytes, then merges; no special tokens.
+
+    `extra` (representative rendered conversations) is repeated until it makes up `extra_share` of the bytes, so that
+    the words of the template and of the tools become single tokens.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=[],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_mixed(list(texts), list(extra), extra_share), trainer)
+    return tokenizer
+
+
+def _mixed(texts: list[str], extra: list[str], share: float) -> Iterator[str]:
+    yield from texts
+    extra_bytes = sum(len(text.encode()) for text in extra)
+    if not extra_bytes or share <= 0:
+        return
+    text_bytes = sum(len(text.encode()) for text in texts)
+    for _ in range(max(1, math.ceil(share / (1 - share) * text_bytes / extra_bytes))):
+        yield from extra

@@ -1,0 +1,51 @@
+"""What a build did, in figures that a person or a later stage can quote."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CorpusReport:
+    """The result of `build`. Counts are of documents unless the name says otherwise."""
+
+    path: Path
+    seconds: float
+    documents: dict[str, int]  # kept, trimmed, dropped
+    reasons: dict[str, int]  # why dropped or trimmed, by rule
+    domains: dict[str, dict[str, int]]  # domain -> documents, tokens, bytes
+    train_tokens: int
+    heldout_tokens: int
+    train_bytes: int
+    heldout_bytes: int
+    train_documents: int
+    heldout_documents: int
+    vocab_size: int
+    bytes_per_token: float
+    pii_replaced: dict[str, int]
+    licences: dict[str, dict[str, Any]]  # bill of materials
+    skipped: dict[str, dict[str, int]]  # source -> what was not read -> files
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "path": str(self.path)}
+
+    def lines(self) -> list[str]:
+        """A short table in plain text."""
+        tokens, n_bytes = self.train_tokens + self.heldout_tokens, self.train_bytes + self.heldout_bytes
+        out = [
+            f"documents  {self.documents['kept']} kept, {self.documents['trimmed']} trimmed, "
+            f"{self.documents['dropped']} dropped",
+            f"text       {n_bytes / 1e6:.2f} MB, {tokens} tokens, {self.bytes_per_token:.2f} bytes a token, "
+            f"vocabulary {self.vocab_size}",
+            f"held out   {self.heldout_documents} documents, {self.heldout_bytes} bytes, {self.heldout_tokens} tokens",
+        ]
+        out += [
+            f"licence    {key}: {entry['documents']} documents, {entry['tokens']} tokens"
+            + (f", attribution to {', '.join(entry['attribution_owed'])}" if entry["attribution_owed"] else "")
+            for key, entry in self.licences.items()
+        ]
+        if self.pii_replaced:
+            out.append("replaced   " + ", ".join(f"{count} {kind}" for kind, count in self.pii_replaced.items()))
+        return out

@@ -1,0 +1,160 @@
+"""What a recipe may say about the corpus. Every threshold that decides over a document is a field here."""
+
+from __future__ import annotations
+
+import datetime
+
+from pydantic import Field, field_validator
+
+from overland.config import Section
+from overland.licences import PROFILES, Authorisation, normalise
+
+
+class AuthorisationSection(Section):
+    """One person's written word that texts under a licence outside the profile may be used."""
+
+    licence: str
+    """SPDX licence key, for example PSF-2.0."""
+    who: str
+    """Who gives this word."""
+    reason: str
+    """Why the licence permits this use."""
+    until: datetime.date | None = None
+    """Last day on which it holds; none means no end."""
+    sources: list[str] = []
+    """Shell patterns of source names; empty means every source."""
+
+    @field_validator("licence")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            return normalise(value)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+
+    def record(self) -> Authorisation:
+        """The same as the licences room knows it."""
+        return Authorisation(self.licence, self.who, self.reason, self.until, tuple(self.sources))
+
+
+class ProseRules(Section):
+    """Quality rules for prose (Gopher's, arXiv 2112.11446, widened for reference prose, which quotes code)."""
+
+    min_words: int = 50
+    """Fewest words of a document."""
+    max_words: int = 100_000
+    """Most words of a document."""
+    min_mean_word: float = 3.0
+    """Shortest mean word length in characters."""
+    max_mean_word: float = 10.0
+    """Longest mean word length in characters."""
+    max_symbols_per_word: float = 0.1
+    """Most `#` and ellipses per word."""
+    max_bullet_lines: float = 0.9
+    """Largest share of lines that start with a bullet."""
+    max_ellipsis_lines: float = 0.3
+    """Largest share of lines that end in an ellipsis."""
+    min_alpha_words: float = 0.6
+    """Smallest share of words with a letter. Gopher asks 0.8; docstrings quote prompts and operators."""
+    min_stop_words: int = 2
+    """Fewest occurrences in all of: the be to of and that have with. 0 for other languages than English."""
+    max_duplicate_lines: float = 0.3
+    """Largest share of lines that repeat an earlier one."""
+    max_duplicate_line_chars: float = 0.2
+    """Largest share of characters in lines that repeat an earlier one."""
+    max_top_2gram: float = 0.20
+    """Largest share of characters in the most frequent word pair."""
+    max_top_3gram: float = 0.18
+    """Largest share of characters in the most frequent word triple."""
+    max_top_4gram: float = 0.16
+    """Largest share of characters in the most frequent four words."""
+
+
+class CodeRules(Section):
+    """Quality rules for source code (The Stack's filters). Line repetition and punctuation say nothing about code."""
+
+    min_chars: int = 100
+    """Fewest characters of a file."""
+    max_mean_line: float = 100.0
+    """Longest mean line in characters."""
+    max_line: int = 1000
+    """Longest line in characters."""
+    min_alphanumeric: float = 0.25
+    """Smallest share of letters and digits. Indentation counts as neither, and is left out of the total."""
+    max_digits: float = 0.3
+    """Largest share of digits among visible characters: tables of numbers are data, not code."""
+
+
+class CorpusSection(Section):
+    """From raw text to token shards."""
+
+    stdlib: bool = True
+    """Read the source and docstrings of the installed Python standard library."""
+    text: list[str] = []
+    """Folders with .txt, .md, .rst, .py or .html files of your own."""
+    text_licence: str | None = None
+    """SPDX expression for the files under `text` that state none themselves, for example "CC-BY-4.0"."""
+    text_authorised: str | None = None
+    """Why you may train on the files under `text` whatever their licence is (or none is stated); kept in lineage."""
+    licences: str = "cc"
+    """Licence profile: cc (CC0, public domain, CC-BY, CC-BY-SA) or none. All else needs an authorisation."""
+    authorisations: list[AuthorisationSection] = [
+        AuthorisationSection(
+            licence="PSF-2.0",
+            who="this recipe",
+            reason="The standard library comes with the user's own interpreter; PSF-2.0 permits reproduction, analysis "
+            "and derivative works if its notice is kept, which lineage.json and the model's licence file do.",
+            sources=["python-stdlib-*"],
+        )
+    ]
+    """Written permissions for licences outside the profile."""
+    max_megabytes: float = Field(default=6.0, gt=0)
+    """Most text to keep, in millions of bytes; files are drawn by `seed`. Memory grows with it."""
+    text_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of `max_megabytes` offered to `text` first; what it leaves goes to the standard library."""
+    max_file_megabytes: float = Field(default=4.0, gt=0)
+    """Larger files are dropped unread."""
+    prose: ProseRules = ProseRules()
+    """Quality rules for prose."""
+    code: CodeRules = CodeRules()
+    """Quality rules for source code."""
+    near_duplicate: float = Field(default=0.75, ge=0.5, le=1.0)
+    """Word 5-gram Jaccard similarity from which a document counts as a copy of an earlier one."""
+    paragraph_words: int = Field(default=20, ge=5)
+    """A paragraph of at least so many words that was seen before is cut (in code: comment blocks only)."""
+    deidentify: bool = True
+    """Replace e-mail addresses, phone numbers, public IPv4 addresses and keys by placeholders such as <EMAIL_1>."""
+    heldout: float = Field(default=0.05, ge=0, lt=0.5)
+    """Share of source files held out, drawn by hash."""
+    vocab_size: int = Field(default=640, ge=300, le=65_536)
+    """Tokens in all: 256 bytes, merges, and the chat template's special tokens."""
+    tokenizer_megabytes: float = Field(default=2.0, gt=0)
+    """Text that the tokenizer is trained on, drawn from the training split."""
+    tokenizer_extra_share: float = Field(default=0.3, ge=0, lt=1)
+    """Share of the tokenizer's training text given to the caller's conversations, so that their words get tokens."""
+    shard_tokens: int = Field(default=1_048_576, ge=1024)
+    """A shard is closed after the document that takes it past this many tokens."""
+    seed: int = 0
+    """Draws the sample, the held-out split and the order of documents."""
+
+    @field_validator("licences")
+    @classmethod
+    def _profile(cls, value: str) -> str:
+        if value not in PROFILES:
+            raise ValueError(f"'{value}' is no profile; choose one of: {', '.join(PROFILES)}")
+        return value
+
+    @field_validator("text_licence")
+    @classmethod
+    def _expression(cls, value: str | None) -> str | None:
+        try:
+            return None if value is None else normalise(value)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+
+    @field_validator("text_authorised")
+    @classmethod
+    def _reason(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("say why you may use these files")
+        return value
