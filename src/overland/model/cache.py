@@ -1,7 +1,7 @@
 """What a sequence leaves behind for its next token: one cache object per layer kind, all with the same verbs.
 
-Rows are sequences; each row has its own length. A cache is read-only after a forward: `model(..., cache=c)` puts new
-tensors in place, so an older copy (`clone`) stays a valid snapshot, and gradients flow through it when enabled.
+Rows are sequences; each row has its own length. `model(..., cache=c)` advances `c`: with gradients enabled through new
+tensors (they flow back through the cache), without them partly in place. `clone` and `select` copy: they are snapshots.
 
 Shapes: B rows, W convolution taps, C convolution channels, H heads, K/V key/value dims, S slots, R latent + shared key.
 """

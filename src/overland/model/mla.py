@@ -15,6 +15,8 @@ from overland.model.config import DecoderConfig
 from overland.model.norm import RMSNorm
 from overland.model.packing import Packing
 
+SPARE_SLOTS = 64  # how many tokens a decoding cache grows by at a time
+
 
 class MLA(nn.Module):
     """One gated MLA mixer. `forward(x_BTD)` returns [B, T, D] and, where a cache was given, appends to it."""
@@ -50,8 +52,8 @@ class MLA(nn.Module):
         if cache is None or lengths_B is None:
             o_BTHV = self._expanded(q_BTHx, e_BTx, _mask(packing, None, T, T, x_BTD.device))
         else:
-            e_BSx = _append(cache.latents, e_BTx, lengths_B)
-            cache.latents = e_BSx
+            cache.latents = _append(cache.latents, e_BTx, lengths_B)
+            e_BSx = cache.latents[:, : int(lengths_B.max()) + T]
             mask = _mask(packing, lengths_B, T, e_BSx.shape[1], x_BTD.device)
             o_BTHV = self._absorbed(q_BTHx, e_BSx, mask) if T <= 4 else self._expanded(q_BTHx, e_BSx, mask)
         return self.o_proj(o_BTHV.reshape(B, T, -1) * self.g_proj(x_BTD).sigmoid())
@@ -85,14 +87,21 @@ class MLA(nn.Module):
 
 
 def _append(old_BSx: Tensor, new_BTx: Tensor, lengths_B: Tensor) -> Tensor:
-    """`new` written behind each row's `lengths_B` slots; what lies past a row's new length is junk, masked when read."""
-    T, longest, shortest = new_BTx.shape[1], int(lengths_B.max()), int(lengths_B.min())
-    old = old_BSx[:, :longest]
-    if longest == shortest:
-        return torch.cat([old, new_BTx], dim=1)
+    """`new` written behind each row's `lengths_B` slots; what lies past a row's new length is junk, masked when read.
+
+    Without gradients there are spare slots and the write is in place, so that decoding copies nothing; with them a new
+    tensor is made.
+    """
+    T, longest = new_BTx.shape[1], int(lengths_B.max())
     at = lengths_B[:, None] + torch.arange(T, device=new_BTx.device)
-    grown = F.pad(old, (0, 0, 0, T))
-    return grown.scatter(1, at[..., None].expand_as(new_BTx), new_BTx)
+    if torch.is_grad_enabled():
+        if longest == int(lengths_B.min()):
+            return torch.cat([old_BSx[:, :longest], new_BTx], dim=1)
+        grown = F.pad(old_BSx[:, :longest], (0, 0, 0, T))
+        return grown.scatter(1, at[..., None].expand_as(new_BTx), new_BTx)
+    if longest + T > old_BSx.shape[1]:
+        old_BSx = F.pad(old_BSx[:, :longest], (0, 0, 0, T + SPARE_SLOTS))
+    return old_BSx.scatter_(1, at[..., None].expand_as(new_BTx), new_BTx)
 
 
 def _mask(

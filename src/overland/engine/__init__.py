@@ -1,0 +1,7 @@
+"""Token-in, token-out generation: continuous batching, prefix reuse, budgets, scoring."""
+
+from overland.engine.async_engine import AsyncEngine, Stream
+from overland.engine.engine import Emitted, Engine
+from overland.engine.request import Budget, Generation, Sampling
+
+__all__ = ["AsyncEngine", "Budget", "Emitted", "Engine", "Generation", "Sampling", "Stream"]

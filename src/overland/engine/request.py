@@ -1,0 +1,105 @@
+"""What is asked of the engine and what comes back, token by token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from overland.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. Temperature 0 is greedy; `top_k` 0 and `top_p` 1 leave the distribution whole."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 256
+    seed: int = 0
+    stop_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature <= 100.0:
+            raise UsageError(f"temperature = {self.temperature} is out of range; valid: 0 (greedy) to 100")
+        if not 0.0 < self.top_p <= 1.0:
+            raise UsageError(f"top_p = {self.top_p} is out of range; valid: above 0, at most 1")
+        if self.top_k < 0:
+            raise UsageError(f"top_k = {self.top_k} is negative; valid: 0 (off) or more")
+        if self.max_tokens < 1:
+            raise UsageError(f"max_tokens = {self.max_tokens}; valid: 1 or more")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most `limit` tokens before the token `until`; then the ids `forced` are emitted instead of sampled ones.
+
+    Counting stops for good once `until` was emitted. This is how a thinking channel is closed at its budget: the
+    engine counts accepted tokens and never needs to know what a channel is.
+    """
+
+    limit: int
+    until: int
+    forced: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.limit < 0:
+            raise UsageError(f"budget limit = {self.limit} is negative; valid: 0 or more tokens")
+
+
+@dataclass
+class Generation:
+    """One request while it runs and when it is done.
+
+    `ids` are the new tokens, `logprobs` the log-probability of each under the distribution it was drawn from (after
+    temperature, top-k, top-p), `forced` marks tokens that a budget put there.
+    """
+
+    prompt_ids: list[int]
+    sampling: Sampling
+    budget: Budget | None = None
+    salt: str = ""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    forced: list[bool] = field(default_factory=list)
+    finish_reason: str | None = None
+    cached_tokens: int = 0
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = Random(self.sampling.seed)
+        self._pending: list[int] = []
+        self._counting = self.budget is not None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How many ids the prompt has."""
+        return len(self.prompt_ids)
+
+    @property
+    def done(self) -> bool:
+        """Whether the last token has been emitted."""
+        return self.finish_reason is not None
+
+    def draw(self) -> float:
+        """The next uniform number of this request's own stream: its samples do not depend on its neighbours."""
+        return self._random.random()
+
+    def next_forced(self) -> int | None:
+        """The id a budget demands now, or None when the model may choose."""
+        if self._counting and self.budget is not None and len(self.ids) >= self.budget.limit:
+            self._pending = list(self.budget.forced)
+            self._counting = False
+        return self._pending.pop(0) if self._pending else None
+
+    def accept(self, token: int, logprob: float, forced: bool, context_length: int) -> None:
+        """Record one token and decide whether it is the last."""
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        self.forced.append(forced)
+        if self.budget is not None and token == self.budget.until:
+            self._counting = False
+        if token in self.sampling.stop_ids and not self._pending:
+            self.finish_reason = "stop"
+        elif len(self.ids) >= self.sampling.max_tokens or len(self.prompt_ids) + len(self.ids) >= context_length:
+            self.finish_reason = "length"
