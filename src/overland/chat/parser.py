@@ -50,6 +50,7 @@ class ChannelParser(TurnParser):
         self._where = start  # an element of _PARENT, "between", "closed" (after CLOSE(message)) or "ended"
         self._seen = {start}
         self._may_think = start != "response"
+        self._tools_implied = False  # a call stood outside the tools channel, which nothing will close then
         self._tag: tuple[int, bytearray] | None = None  # the marker and the text of a tag being read
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._text: dict[str, list[str]] = {"think": [], "response": []}
@@ -163,6 +164,7 @@ class ChannelParser(TurnParser):
                 self._error("missing_response", "tools before a response channel")
             elif tag == "response" and "tools" in self._seen:
                 self._error("misplaced", "response after tools")
+            self._tools_implied = False
             self._enter(tag)
         elif tag == "call":
             if self._where in ("call", "argument", "json"):
@@ -170,6 +172,7 @@ class ChannelParser(TurnParser):
             elif self._where != "tools":
                 self._leave_all()
                 self._error("call_outside_tools", values.get("tool", ""))
+                self._tools_implied = True
             self._enter("call")
             self._open_call(values)
         elif tag in ("argument", "json") and self._where in ("call", "argument", "json"):
@@ -185,7 +188,7 @@ class ChannelParser(TurnParser):
                 self._error("unexpected_close", tag)
                 return
             self._leave_all()
-            if "response" not in self._seen:
+            if self._seen.isdisjoint(("response", "tools")):  # before tools it was missed already
                 self._error("missing_response", "the message has no response channel")
             self._flush_stray()
             self._where = "closed"
@@ -223,7 +226,8 @@ class ChannelParser(TurnParser):
             self._calls[-1].close(closed, self._emit_arguments)
             self._events.append(("call_end", len(self._calls) - 1))
         # A thought or an answer cut by the length limit is no error; a call that was cut must not pass for a whole one.
-        if not closed and (not cut or element == "call"):
+        implied = element == "tools" and self._tools_implied
+        if not closed and not implied and (not cut or element == "call"):
             detail = self._calls[-1].name if element == "call" else ""
             self._error(f"unclosed_{element}", detail)
         self._where = _PARENT[element]
