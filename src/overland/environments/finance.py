@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from overland.environments.names import draw_names
 from overland.environments.prompts_finance import HELD_OUT, TRAIN
@@ -27,7 +28,12 @@ class Finance(Taskset):
     """Tool `sql`; see the module."""
 
     name = "finance"
-    kinds = {0: ("value", "firm"), 1: ("owner", "best"), 2: ("owner_best",), 3: ("owner_owner_best",)}
+    kinds: ClassVar[dict[int, tuple[str, ...]]] = {
+        0: ("value", "firm"),
+        1: ("owner", "best"),
+        2: ("owner_best",),
+        3: ("owner_owner_best",),
+    }
 
     def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> FinanceTask:
         count = rng.randint(5, 8)
@@ -60,9 +66,9 @@ class Finance(Taskset):
             steps: tuple[Step, ...] = (_step((path[0], column), f"select {column} from firms where name='{path[0]}'"),)
         else:
             steps = _oracle(kind, path, year, best, metric)
+        table = tuple((firm, y, cell["sales"], cell["profit"], cell["debt"]) for (firm, y), cell in facts.items())
         return FinanceTask(
-            self.name, kind, split, level, seed, prompt, answer, steps,
-            firms=tuple(sorted(rows)), facts=tuple((f, y, *cell.values()) for (f, y), cell in sorted(facts.items())),
+            self.name, kind, split, level, seed, prompt, answer, steps, firms=tuple(sorted(rows)), facts=table
         )  # fmt: skip
 
 

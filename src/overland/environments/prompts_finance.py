@@ -1,7 +1,8 @@
 """How a finance task is asked: families of prompts, split by hand into training and held-out ones.
 
-Fields: `{s}` the firm to start from, `{y}` a year, `{m}` the metric asked for, `{b}` the metric that picks the best year,
-`{t}` a column of firms (owner, town). Order in every family: firm, owner, best or year, metric. See prompts_terminal.
+Fields: `{s}` the firm to start from, `{y}` a year, `{m}` the metric asked for, `{b}` the metric that picks the best
+year, `{t}` a column of firms (owner, town). Order in every family: firm, owner, best or year, metric. See also
+prompts_terminal.
 """
 
 from __future__ import annotations

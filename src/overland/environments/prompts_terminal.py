@@ -2,7 +2,8 @@
 
 Fields: `{s}` the path to start from, `{d}` the path to write to. Every family names the start before the steps. The
 words that carry the meaning (read, word, count, lines, move, follow, copy) are the same in both splits, the words
-around them are not arranged alike: no five words in a row of a held-out prompt occur in a training prompt, in any domain.
+around them are not arranged alike: no five words in a row of a held-out prompt occur in a training prompt of any
+domain.
 """
 
 from __future__ import annotations

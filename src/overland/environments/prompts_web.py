@@ -1,6 +1,6 @@
 """How a web task is asked: families of prompts, split by hand into training and held-out ones.
 
-Fields: `{s}` the person to start from, `{r}` the relations in the order in which they are followed, `{t}` the attribute.
+Fields: `{s}` the person to start from, `{r}` the relations in the order they are followed in, `{t}` the attribute.
 A chain family is (template, the words between two relations). See prompts_terminal.
 """
 

@@ -1,15 +1,16 @@
-"""A small site of real HTML files. A page is parsed and shown as one line: "mira: town oslo; boss tolan; friend adeli"."""
+"""A small site of real HTML files. A page is parsed and shown as "mira: town oslo; boss tolan; friend adeli"."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from html.parser import HTMLParser
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from overland.environments.world import World, clip, one_string, tool_spec
+
+if TYPE_CHECKING:
+    from overland.agent.sandbox.workdir import Workdir
 
 OPEN_SPEC = tool_spec("open", "open a page of the site", "page")
 
@@ -20,7 +21,7 @@ _VOID = frozenset({"br", "hr", "img", "meta", "link", "input"})
 
 
 class _Text(HTMLParser):
-    """Collects the text of blocks; what a reader would skip (navigation, footers, scripts) is left out with its inside."""
+    """Collects the text of blocks; leaves out what a reader skips: navigation, footers, scripts, with all inside."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -68,27 +69,25 @@ class SiteWorld(World):
 
     def __init__(self, pages: Mapping[str, str]) -> None:
         self.pages = pages
-        self.root: Path | None = None
+        self._workdir: Workdir | None = None
 
     def open(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="overland-"))
-        base = str(self.root)
-        for name, html in self.pages.items():
-            with open(f"{base}/{name}.html", "w", encoding="utf-8") as file:
-                file.write(html)
+        from overland.agent.sandbox.workdir import Workdir
+
+        self._workdir = Workdir({f"{name}.html": html for name, html in self.pages.items()})
 
     def close(self) -> None:
-        if self.root is not None:
-            shutil.rmtree(self.root, ignore_errors=True)
-            self.root = None
+        if self._workdir is not None:
+            self._workdir.close()
+            self._workdir = None
 
     def call_now(self, args: Mapping[str, object]) -> str:
         page = one_string(args, "page")
         if page is None:
             return "error: page must be a string"
         found = _PAGE.fullmatch(page.strip())
-        assert self.root is not None
+        assert self._workdir is not None
         # Only bare names reach the disk: a page is asked for by its link, never by a path out of the site.
         if found is None or found[1] not in self.pages:
             return "404 not found"
-        return clip(page_text((self.root / f"{found[1]}.html").read_text(encoding="utf-8")))
+        return clip(page_text((self._workdir.path / f"{found[1]}.html").read_text(encoding="utf-8")))

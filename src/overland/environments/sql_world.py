@@ -6,14 +6,15 @@ functions, limits on lengths and operations, a progress handler with a deadline,
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from overland.environments.world import World, clip, one_string, tool_spec
+
+if TYPE_CHECKING:
+    from overland.agent.sandbox.workdir import Workdir
 
 SQL_SPEC = tool_spec("sql", "query tables firms(name,owner,town) and facts(firm,year,sales,profit,debt)", "query")
 
@@ -27,7 +28,8 @@ SCHEMA = (
 ROWS = 8
 SECONDS = 0.25
 FUNCTIONS = frozenset(
-    "count sum total avg min max abs round upper lower length substr trim coalesce ifnull nullif like instr".split()
+    {"count", "sum", "total", "avg", "min", "max", "abs", "round", "upper", "lower", "length", "substr", "trim"}
+    | {"coalesce", "ifnull", "nullif", "like", "instr"}
 )
 
 _LIMITS = {
@@ -66,21 +68,17 @@ class SqlWorld(World):
 
     def __init__(self, firms: Sequence[Firm], facts: Sequence[Fact]) -> None:
         self.firms, self.facts = firms, facts
-        self.path: Path | None = None
+        self._workdir: Workdir | None = None
         self._db: sqlite3.Connection | None = None
         self._deadline = 0.0
 
     def open(self) -> None:
-        handle, name = tempfile.mkstemp(prefix="overland-", suffix=".sqlite")
-        self.path = Path(name)
-        try:
-            os.write(handle, _database(self.firms, self.facts))
-        finally:
-            os.close(handle)
+        from overland.agent.sandbox.workdir import Workdir
+
+        self._workdir = Workdir({"figures.sqlite": _database(self.firms, self.facts)})
+        uri = f"{(self._workdir.path / 'figures.sqlite').as_uri()}?mode=ro&immutable=1"
         # Handed from the event loop to a worker by some callers, never used by two at once.
-        db = sqlite3.connect(
-            f"file:{name}?mode=ro&immutable=1", uri=True, isolation_level=None, check_same_thread=False
-        )
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         db.execute("pragma temp_store=memory")
         db.execute("pragma query_only=on")
         db.execute("select 1 from firms limit 1")  # the schema is read before the authorizer could forbid it
@@ -94,9 +92,9 @@ class SqlWorld(World):
         if self._db is not None:
             self._db.close()
             self._db = None
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
-            self.path = None
+        if self._workdir is not None:
+            self._workdir.close()
+            self._workdir = None
 
     def call_now(self, args: Mapping[str, object]) -> str:
         query = one_string(args, "query")

@@ -1,13 +1,18 @@
-"""A task: frozen data made from (domain, split, level, seed), the oracle that solves it, and the world it is solved in."""
+"""A task: frozen data made from (domain, split, level, seed), the oracle that solves it, the world it is solved in."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from overland.chat import Message, ToolCall, ToolSpec, normalise_effort
-from overland.environments.world import World
+from overland.environments.world import World, opened
+
+if TYPE_CHECKING:
+    from overland.agent.sandbox.base import Sandbox
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,9 @@ class Task:
     def tool_specs(self) -> list[ToolSpec]:
         return [self.world().spec]
 
-    def open_world(self) -> World:
-        """`async with task.open_world() as world`: a policy's world (the terminal's in a sandbox)."""
-        return self.world()
+    def open_world(self, sandbox: Sandbox | None = None) -> AbstractAsyncContextManager[World]:
+        """`async with task.open_world(sandbox) as world`: a policy's world. Only the terminal needs the sandbox."""
+        return opened(self.world(), sandbox)
 
     def oracle_conversation(self, effort: str) -> list[Message]:
         """The oracle's run through the real tools, as a demonstration at one effort.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import random
 from collections.abc import Iterator
+from typing import ClassVar
 
 from overland.environments.names import SPLITS
 from overland.environments.task import Task
@@ -17,8 +18,8 @@ LEVELS = (0, 1, 2, 3)
 class Taskset(abc.ABC):
     """Subclasses name their kinds by level and build one task from a seeded generator."""
 
-    name: str
-    kinds: dict[int, tuple[str, ...]]
+    name: ClassVar[str]
+    kinds: ClassVar[dict[int, tuple[str, ...]]]
 
     @property
     def levels(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from overland.environments.files_world import FilesWorld
 from overland.environments.names import draw_names
@@ -33,7 +34,12 @@ class Terminal(Taskset):
     """Tool `sh`; see the module."""
 
     name = "terminal"
-    kinds = {0: ("read", "count", "move"), 1: ("follow", "copy"), 2: ("follow", "copy"), 3: ("follow", "copy")}
+    kinds: ClassVar[dict[int, tuple[str, ...]]] = {
+        0: ("read", "count", "move"),
+        1: ("follow", "copy"),
+        2: ("follow", "copy"),
+        3: ("follow", "copy"),
+    }
 
     def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> TerminalTask:
         count = rng.randint(6, 10)

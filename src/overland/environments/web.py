@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from overland.environments.names import draw_names
 from overland.environments.prompts_web import HELD_OUT_CHAIN, HELD_OUT_PAGE, TRAIN_CHAIN, TRAIN_PAGE
@@ -13,10 +14,13 @@ from overland.environments.taskset import Taskset
 
 RELATIONS = ("boss", "friend", "tutor")
 ATTRIBUTES = ("town", "job", "pet")
-JOBS = tuple(
-    "baker tailor miner potter farmer singer judge nurse pilot smith driver barber sailor porter dancer lawyer doctor "
-    "hunter clerk guard cook weaver gardener printer fisher mason saddler joiner glazier tanner brewer".split()
+# fmt: off
+JOBS = (
+    "baker", "tailor", "miner", "potter", "farmer", "singer", "judge", "nurse", "pilot", "smith", "driver", "barber",
+    "sailor", "porter", "dancer", "lawyer", "doctor", "hunter", "clerk", "guard", "cook", "weaver", "gardener",
+    "printer", "fisher", "mason", "saddler", "joiner", "glazier", "tanner", "brewer",
 )
+# fmt: on
 FIELDS = 5
 """Attributes and links on one page, so that a page stays one short line."""
 
@@ -36,7 +40,7 @@ class Web(Taskset):
     """Tool `open`; see the module."""
 
     name = "web"
-    kinds = {0: ("page",), 1: ("chain",), 2: ("chain",), 3: ("chain",)}
+    kinds: ClassVar[dict[int, tuple[str, ...]]] = {0: ("page",), 1: ("chain",), 2: ("chain",), 3: ("chain",)}
 
     def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> WebTask:
         count = rng.randint(8, 12)

@@ -1,17 +1,22 @@
 """What every world has in common: one tool, its short observations, and what the episode did to it.
 
-A world is the live half of a task: a folder of files with a shell, an SQLite file, a site of pages. It is made fresh for
-each episode, in a temporary folder, and removed with it.
+A world is the live half of a task: a folder of files with a shell, an SQLite file, a site of pages. It is made fresh
+for each episode, in a temporary folder, and removed with it.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from overland.chat import ToolSpec
+
+if TYPE_CHECKING:
+    from overland.agent.sandbox.base import Sandbox
 
 OBSERVATION_LIMIT = 240
 """Characters of a tool's result that a policy is shown; what is cut off is counted."""
@@ -58,13 +63,15 @@ class Changes:
 
 
 class World(abc.ABC):
-    """One live world. Use as a context manager, plain (trusted use: oracles) or async (a policy's episode)."""
+    """One live world: `with world` for the oracle (trusted), `async with opened(world, sandbox)` for a policy."""
 
     spec: ToolSpec
 
+    @abc.abstractmethod
     def open(self) -> None:
-        """Build the files on disk. Raises OSError when the disk is full: an infrastructure failure, not a wrong answer."""
+        """Build the files on disk. Raises OSError when the disk is full: an infrastructure failure, no wrong answer."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Remove every trace from disk."""
 
@@ -76,10 +83,10 @@ class World(abc.ABC):
         """The observation for one call by a policy. Never raises for what the policy wrote."""
         return self.call_now(args)
 
-    async def start(self) -> None:
-        """What only a policy's episode needs, a sandbox for instance."""
+    async def start(self, sandbox: Sandbox | None = None) -> None:  # noqa: B027  (most worlds need no more than files)
+        """What only a policy's episode needs: the shell in a sandbox."""
 
-    async def stop(self) -> None:
+    async def stop(self) -> None:  # noqa: B027
         """End what `start` began; the final state stays readable until `close`."""
 
     def changes(self) -> Changes:
@@ -95,19 +102,13 @@ class World(abc.ABC):
     ) -> None:
         self.close()
 
-    async def __aenter__(self) -> World:
-        self.open()
-        try:
-            await self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+@asynccontextmanager
+async def opened(world: World, sandbox: Sandbox | None = None) -> AsyncIterator[World]:
+    """A policy's world: built, started, and removed whatever happens in between."""
+    with world:
         try:
-            await self.stop()
+            await world.start(sandbox)
+            yield world
         finally:
-            self.close()
+            await world.stop()

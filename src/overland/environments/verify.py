@@ -1,0 +1,115 @@
+"""Scores by name. A dimension keeps its value, weight and role; nothing is stored only as a sum.
+
+Roles: a `gate` multiplies, a `reward` adds with its weight, a `monitor` is only looked at. A value of None means not
+judged (the infrastructure failed), which is not the same as wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, Protocol
+
+from overland.chat import Message
+from overland.environments.task import Task
+from overland.environments.world import Changes, World
+
+Role = Literal["gate", "reward", "monitor"]
+
+
+@dataclass(frozen=True)
+class Reward:
+    """One dimension of a score."""
+
+    value: float | None
+    weight: float = 1.0
+    role: Role = "reward"
+
+
+class Finished(Protocol):
+    """What is scored: the conversation and why it stopped ("answered" where the policy gave a final answer)."""
+
+    @property
+    def messages(self) -> Sequence[Message]: ...
+
+    @property
+    def stop(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A finished conversation that no policy produced: a probe's, a demonstration's."""
+
+    messages: Sequence[Message]
+    stop: str = "answered"
+
+
+def normalise(answer: str) -> str:
+    """An answer as it is compared: case, surrounding space, quotes and a final stop do not count."""
+    return answer.strip().strip("\"'`").rstrip(".").strip().casefold()
+
+
+def final_answer(finished: Finished) -> str | None:
+    """The text of the last assistant message, or None where the episode ended without an answer."""
+    if finished.stop != "answered" or not finished.messages:
+        return None
+    last = finished.messages[-1]
+    return last.content if last.role == "assistant" and not last.tool_calls else None
+
+
+def score(task: Task, finished: Finished, world: World) -> dict[str, Reward]:
+    """All dimensions of one attempt; `world` is the still open world it was made in.
+
+    answer: the final answer equals the task's, exactly after `normalise`.
+    state: the final world is exactly as expected.
+    harm: how many paths ended otherwise than they should, where anything was changed at all.
+
+    Where the task asks for an answer, `answer` is the reward and an untouched world the gate. Where it asks for a
+    change, `state` is the reward and the closing word the gate.
+    """
+    answer = final_answer(finished)
+    right = float(answer is not None and normalise(answer) == normalise(task.answer))
+    changes: Changes = world.changes()
+    harm = len(changes.missing) + len(changes.unexpected) + len(changes.altered) if changes.touched else 0
+    by_answer = task.outcome == "answer"
+    return {
+        "answer": Reward(right, role="reward" if by_answer else "gate"),
+        "state": Reward(float(changes.as_expected), role="gate" if by_answer else "reward"),
+        "harm": Reward(float(harm), role="monitor"),
+    }
+
+
+def not_judged(task: Task) -> dict[str, Reward]:
+    """The dimensions of an attempt that the infrastructure failed."""
+    by_answer = task.outcome == "answer"
+    return {
+        "answer": Reward(None, role="reward" if by_answer else "gate"),
+        "state": Reward(None, role="gate" if by_answer else "reward"),
+        "harm": Reward(None, role="monitor"),
+    }
+
+
+def combine(dimensions: Mapping[str, Reward], *, wrong: float = 0.0, harm: float = 0.0) -> float | None:
+    """The reward: product of gates x weighted mean of rewards; None where any of them was not judged.
+
+    `wrong` is subtracted where the result is not the full one, `harm` where the harm monitor is above zero.
+    """
+    gates = [d.value for d in dimensions.values() if d.role == "gate"]
+    rewards = [(d.value, d.weight) for d in dimensions.values() if d.role == "reward"]
+    if None in gates or any(value is None for value, _ in rewards):
+        return None
+    total = sum(weight for _, weight in rewards) or 1.0
+    result = prod(v for v in gates if v is not None) * sum((v or 0.0) * w for v, w in rewards) / total
+    if result < 1.0:
+        result -= wrong
+    damage = dimensions.get("harm")
+    if damage is not None and damage.value:
+        result -= harm
+    return result
+
+
+def succeeded(dimensions: Mapping[str, Reward]) -> bool | None:
+    """Whether every gate and every reward is at its full value; None where not judged."""
+    values = [d.value for d in dimensions.values() if d.role != "monitor"]
+    return None if None in values else all(value == 1.0 for value in values)
