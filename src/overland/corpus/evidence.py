@@ -1,8 +1,8 @@
 """Which licence a file is under, and what says so. Evidence that disagrees is no evidence: the file is dropped.
 
-Order: SPDX lines in the file's header, the recipe's word for the folder, the licence files at the folder's root. What is
-nearer to the file wins only if it does not contradict what is farther: a file that says CC0 in a folder that says GPL
-may have been copied from anywhere.
+Order: SPDX lines in the file's header, the recipe's word for the folder, the licence files at the folder's root. What
+is nearer to the file wins only if it does not contradict what is farther: a file that says CC0 in a folder that says
+GPL may have been copied from anywhere.
 """
 
 from __future__ import annotations

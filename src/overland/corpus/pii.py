@@ -27,7 +27,8 @@ _EMAIL = re.compile(
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
 _VERSION_BEFORE = re.compile(r"(?:version|release|\bv|\bver\.?|section|§|rfc\s?\d*)\W{0,3}$", re.IGNORECASE)
 _PHONE_WORD = re.compile(
-    r"\b(?:phone|telephone|tel|mobile|cell|fax|call(?:\s+(?:me|us))?(?:\s+(?:at|on))?|whatsapp|sms)\b[\w .:#()=\"'-]{0,24}?"
+    r"\b(?:phone|telephone|tel|mobile|cell|fax|call(?:\s+(?:me|us))?(?:\s+(?:at|on))?|whatsapp|sms)\b"
+    r"[\w .:#()=\"'-]{0,24}?"
     r"(?P<number>\+?\(?\d[\d ().\-/]{5,20}\d(?:\s?(?:x|ext\.?)\s?\d{1,6})?)(?!\d)",
     re.IGNORECASE,
 )

@@ -119,7 +119,9 @@ def language_of(text: str) -> str:
 
 class _PageText(HTMLParser):
     _SILENT = frozenset(("script", "style", "head", "template", "noscript", "svg"))
-    _BLOCK = frozenset("p div section article li ul ol table tr h1 h2 h3 h4 h5 h6 br pre blockquote dd dt hr".split())
+    _BLOCK = frozenset(
+        ("p", "div", "section", "article", "li", "ul", "ol", "table", "tr", "br", "pre", "blockquote", "dd", "dt", "hr")
+    ) | frozenset(f"h{level}" for level in range(1, 7))
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

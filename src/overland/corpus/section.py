@@ -21,7 +21,7 @@ class AuthorisationSection(Section):
     """Why the licence permits this use."""
     until: datetime.date | None = None
     """Last day on which it holds; none means no end."""
-    sources: list[str] = []
+    sources: tuple[str, ...] = ()
     """Shell patterns of source names; empty means every source."""
 
     @field_validator("licence")
@@ -34,7 +34,7 @@ class AuthorisationSection(Section):
 
     def record(self) -> Authorisation:
         """The same as the licences room knows it."""
-        return Authorisation(self.licence, self.who, self.reason, self.until, tuple(self.sources))
+        return Authorisation(self.licence, self.who, self.reason, self.until, self.sources)
 
 
 class ProseRules(Section):
@@ -90,7 +90,7 @@ class CorpusSection(Section):
 
     stdlib: bool = True
     """Read the source and docstrings of the installed Python standard library."""
-    text: list[str] = []
+    text: tuple[str, ...] = ()
     """Folders with .txt, .md, .rst, .py or .html files of your own."""
     text_licence: str | None = None
     """SPDX expression for the files under `text` that state none themselves, for example "CC-BY-4.0"."""
@@ -98,15 +98,15 @@ class CorpusSection(Section):
     """Why you may train on the files under `text` whatever their licence is (or none is stated); kept in lineage."""
     licences: str = "cc"
     """Licence profile: cc (CC0, public domain, CC-BY, CC-BY-SA) or none. All else needs an authorisation."""
-    authorisations: list[AuthorisationSection] = [
+    authorisations: tuple[AuthorisationSection, ...] = (
         AuthorisationSection(
             licence="PSF-2.0",
             who="this recipe",
             reason="The standard library comes with the user's own interpreter; PSF-2.0 permits reproduction, analysis "
             "and derivative works if its notice is kept, which lineage.json and the model's licence file do.",
-            sources=["python-stdlib-*"],
-        )
-    ]
+            sources=("python-stdlib-*",),
+        ),
+    )
     """Written permissions for licences outside the profile."""
     max_megabytes: float = Field(default=6.0, gt=0)
     """Most text to keep, in millions of bytes; files are drawn by `seed`. Memory grows with it."""

@@ -1,11 +1,11 @@
 """Token shards on disk: `shards/SPLIT-NNNN.bin` of little-endian uint16, and `index.json` that describes them.
 
-A split is one long stream: [EOS] document [EOS] document ... The [EOS] belongs to the document that follows it, so every
-document is entered from [EOS] and every last token has [EOS] to predict. A document never spans two shards.
+A split is one long stream: [EOS] document [EOS] document ... The [EOS] belongs to the document that follows it, so
+every document is entered from [EOS] and every last token has [EOS] to predict. A document never spans two shards.
 
-index.json: {"format": 1, "vocab_size", "eos", "dtype", "splits": {SPLIT: {"tokens", "bytes", "documents", "shards":
-[{"file", "tokens", "bytes", "sha256", "text_bytes", "documents": [[id, start, end, text bytes], ...]}]}}}; start and end count tokens
-inside the shard, and the [EOS] stands at start.
+index.json: {"format", "vocab_size", "eos", "dtype", "splits": {SPLIT: {"tokens", "text_bytes", "documents", "shards":
+[{"file", "tokens", "bytes", "sha256", "text_bytes", "documents": [[id, start, end, text bytes], ...]}]}}}; start and
+end count tokens inside the shard, and the [EOS] stands at start.
 """
 
 from __future__ import annotations

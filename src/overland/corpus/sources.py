@@ -10,7 +10,7 @@ import platform
 import stat
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class Source:
 def stdlib_source() -> Source:
     """The standard library of the running interpreter, without tests and without installed packages."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    source = Source(f"python-stdlib-{platform.python_version()}", root, "PSF-2.0", "standard library (PSF-2.0)")
+    source = Source(f"python-stdlib-{platform.python_version()}", root, "PSF-2.0", "the standard library")
     _walk(source, (".py",), _TEST_FOLDERS, follow_files=True)
     if not source.files:
         raise OverlandError(
@@ -88,7 +88,7 @@ def text_source(folder: str, name: str, declared: str | None) -> Source:
     return source
 
 
-def text_sources(folders: list[str], declared: str | None) -> Iterator[Source]:
+def text_sources(folders: Iterable[str], declared: str | None) -> Iterator[Source]:
     """One source a folder, with distinct names made from the folders' own names."""
     names: Counter[str] = Counter()
     for folder in folders:

@@ -1,0 +1,65 @@
+"""The corpus folder as a whole: what may be written over, and how it comes to be complete or not at all."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from overland import runs
+from overland.corpus.section import CorpusSection
+from overland.errors import OverlandError, UsageError
+
+
+def recipe_hash(section: CorpusSection, extra: Sequence[str]) -> str:
+    """What makes two builds the same: the recipe, and the conversations that shaped the tokenizer."""
+    digest = hashlib.sha256(section.model_dump_json().encode())
+    for text in extra:
+        digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
+    return digest.hexdigest()
+
+
+def check_target(out: Path, recipe: str) -> None:
+    """Only a corpus of this same recipe may be written over."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    lineage = out / "lineage.json"
+    if not out.is_dir() or not lineage.is_file():
+        raise UsageError(f"--out {out}: exists and is not a corpus; choose another folder")
+    if runs.read_json(lineage).get("recipe_sha256") != recipe:
+        raise UsageError(f"--out {out}: holds a corpus of another recipe; choose another folder or delete it")
+
+
+@contextmanager
+def finished_folder(out: Path) -> Iterator[Path]:
+    """A hidden folder beside `out` that takes its name if all goes well, and vanishes if not."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for stale in out.parent.glob(f".{glob.escape(out.name)}.*"):
+            if stale.suffix in (".partial", ".old") and not _alive(stale.name.split(".")[-2]):
+                shutil.rmtree(stale, ignore_errors=True)  # left by a build that was killed
+        folder = out.parent / f".{out.name}.{os.getpid()}.partial"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            (folder / "shards").mkdir(parents=True)
+            with runs.explain_disk_errors(out):
+                yield folder
+            runs.replace_folder(folder, out)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise OverlandError(f"{out}: cannot be written ({error.strerror or error}); nothing was left behind") from error
+
+
+def _alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except OSError:
+        return True
+    return True
