@@ -41,7 +41,7 @@ def gzip_bits_per_byte(documents: Iterable[bytes]) -> float:
 
 @dataclass(frozen=True)
 class _Order:
-    """One order's counts: the n-grams seen, sorted by key, and sums for each context (an n-gram without its last symbol)."""
+    """One order's counts: the n-grams seen, sorted by key, and sums by context (the n-gram without its last symbol)."""
 
     grams: Keys
     discounted: NDArray[np.float64]

@@ -1,0 +1,274 @@
+"""The report's sections: each takes what a run stored and gives HTML, "" where the run stored nothing for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from overland.studio.charts import Series, bar_rows, interval_rows, line_chart, load_map
+from overland.studio.markup import compact, duration, figure, number, percent, text
+from overland.studio.stored import Json, Stored, bounds
+
+STAGES = {"sft": "after SFT", "rl": "after RL", "mxfp4": "after MXFP4", "served": "served"}
+EFFORTS = ("low", "high", "max")
+KNOWN_DOMAINS = ("terminal", "finance", "web")
+
+Colours = Mapping[str, str]
+
+
+def domains_of(run: Stored) -> list[str]:
+    """Every domain the run names, the built-in ones first, so that each keeps its colour from run to run."""
+    found: dict[str, None] = {}
+    for stage in run.part("held_out").values():
+        found |= dict.fromkeys(stage if isinstance(stage, dict) else ())
+    for prefix in ("rl/reward/", "rl/success/"):
+        found |= dict.fromkeys(run.names(prefix))
+    found.pop("all", None)
+    return [d for d in KNOWN_DOMAINS if d in found] + [d for d in found if d not in KNOWN_DOMAINS]
+
+
+def colours_of(domains: Iterable[str]) -> dict[str, str]:
+    """The colour class of each domain. The built-in domains own the first three whether or not the run has them."""
+    order = [*KNOWN_DOMAINS, *(d for d in domains if d not in KNOWN_DOMAINS)]
+    return {d: f"c-{i % 8}" for i, d in enumerate(order)} | {"all": "c-all"}
+
+
+def headline(run: Stored) -> str:
+    """What was done, in a sentence, and the figures a person quotes."""
+    held_out = run.part("held_out")
+    tiles = []
+    after_sft, after_rl = bounds(run.part("held_out", "sft").get("all")), bounds(run.part("held_out", "rl").get("all"))
+    for stage, label in STAGES.items():
+        b = bounds(held_out.get(stage, {}).get("all")) if isinstance(held_out.get(stage), dict) else None
+        if b is None:
+            continue
+        detail = f"95% interval {percent(b.low)} to {percent(b.high)}" + (f", {b.n} tasks" if b.n else "")
+        if stage == "rl" and after_sft is not None and after_rl is not None:
+            detail += f"; {100 * (after_rl.success - after_sft.success):+.0f} points over SFT"
+        tiles.append(_tile(percent(b.success), f"held-out tasks solved {label}", detail))
+    bpb = run.part("bpb")
+    if (after := number(bpb.get("after"))) is not None:
+        peers = [f"{label} {figure(v)}" for key, label in (("gzip", "gzip -9"), ("kn5", "KN 5-gram"))
+                 if (v := number(bpb.get(key))) is not None]  # fmt: skip
+        tiles.append(_tile(figure(after), "bits per byte of held-out text", "; ".join(peers)))
+    if seconds := _sum(run.part("seconds")):
+        cpu = _sum(run.part("cpu_seconds"))
+        tiles.append(_tile(duration(seconds), "from start to end", f"{duration(cpu)} of CPU" if cpu else ""))
+    return f'<p>{_story(run)}</p><div class="tiles">{"".join(tiles)}</div>'
+
+
+def held_out(run: Stored, colours: Colours) -> str:
+    """Success on held-out tasks, by domain and stage, as one interval chart."""
+    stages = {stage: rows for stage, rows in run.part("held_out").items() if isinstance(rows, dict)}
+    order = [s for s in STAGES if s in stages] + [s for s in stages if s not in STAGES]
+    groups = ["all", *domains_of(run)]
+    body = ""
+    for domain in groups:
+        rows = [(STAGES.get(s, s.replace("_", " ")), colours.get(domain, "c-muted"), b)
+                for s in order if (b := bounds(stages[s].get(domain))) is not None]  # fmt: skip
+        if rows:
+            name = "all domains" if domain == "all" else domain
+            body += f'<h3 class="{colours.get(domain, "c-muted")}">{text(name)}</h3>'
+            body += interval_rows(rows, axis=False)
+    if not body:
+        return ""
+    return (
+        "<p>Tasks the model was never trained on, by domain and stage. A dot is the share of tasks solved, its bar the "
+        f'95% interval.</p><div class="rows">{body}{interval_rows([], unit="of tasks solved")}</div>{_levels(run, colours)}'
+    )
+
+
+def learning(run: Stored) -> str:
+    """Loss over steps, and held-out bits per byte beside a compressor and a counting model."""
+    charts = ""
+    for stage, title in (("pretrain", "Pretraining loss"), ("sft", "SFT loss")):
+        points = run.series("train/loss", "pretrain") if stage == "pretrain" else run.series("sft/loss")
+        line = Series("loss", "c-all", points)
+        charts += line_chart(title, [line], x_label="optimiser step", y_label="nats per token, training batches")
+    bpb = run.part("bpb")
+    names = (("before", "before training"), ("gzip", "gzip -9"), ("kn5", "KN 5-gram"), ("after", "after training"))
+    rows = [(label, "c-all" if key in ("before", "after") else "c-muted", value, figure(value))
+            for key, label in names if (value := number(bpb.get(key))) is not None]  # fmt: skip
+    if rows:
+        charts += (
+            '<figure class="chart"><figcaption>Held-out text <small>bits per byte, fewer is better; gzip -9 has seen none '
+            "of the training text, the Kneser-Ney 5-gram was counted on all of it</small></figcaption>"
+            f'<div class="rows">{bar_rows(rows)}</div></figure>'
+        )
+    curve = run.series("train/bpb_heldout")
+    if len(curve) > 2:
+        marks = [(label, v) for key, label in (("gzip", "gzip -9"), ("kn5", "KN 5-gram")) if (v := number(bpb.get(key)))]
+        charts += line_chart("Held-out text while training", [Series("model", "c-all", curve)], references=marks,
+                             x_label="optimiser step", y_label="bits per byte")  # fmt: skip
+    return f'<div class="pair">{charts}</div>' if charts else ""
+
+
+def reinforcement(run: Stored, colours: Colours) -> str:
+    """Reward and success by domain over RL steps."""
+    domains = domains_of(run)
+
+    def by_domain(prefix: str) -> list[Series]:
+        return [Series(d, colours.get(d, "c-muted"), run.series(prefix + d)) for d in domains]
+
+    charts = line_chart("Tasks solved in training", by_domain("rl/success/"), x_label="RL step",
+                        y_label="share of sampled episodes", shares=True)  # fmt: skip
+    charts += line_chart("Reward", by_domain("rl/reward/"), x_label="RL step", y_label="mean over sampled episodes")
+    meters = (
+        ("rl/groups_without_variance", "Groups without a signal", "groups in which every sample earned the same"),
+        ("rl/mismatch_kl", "Trainer and sampler disagree", "KL, nats per token; near 0 is healthy"),
+        ("rl/entropy", "Entropy", "nats per sampled token"),
+    )
+    for name, title, unit in meters:
+        line = Series("", "c-all", run.series(name))
+        charts += line_chart(title, [line], x_label="RL step", y_label=unit, from_zero=True)
+    return f'<div class="pair">{charts}</div>' if charts else ""
+
+
+def efforts(run: Stored) -> str:
+    """What each effort solves and what it spends."""
+    stored = run.part("efforts")
+    order = [e for e in EFFORTS if e in stored] + [e for e in stored if e not in EFFORTS]
+    solved = [(e, "c-all", b) for e in order if (b := bounds(stored[e])) is not None]
+    spent = [(e, "c-all", t, f"{figure(t)} tokens") for e in order
+             if isinstance(stored[e], dict) and (t := number(stored[e].get("tokens"))) is not None]  # fmt: skip
+    charts = ""
+    if solved:
+        rows = interval_rows(solved, unit="of tasks solved")
+        charts += f'<figure class="chart"><figcaption>Held-out tasks solved <small>by effort, with the 95% interval</small></figcaption><div class="rows">{rows}</div></figure>'
+    if spent:
+        charts += f'<figure class="chart"><figcaption>Tokens spent <small>mean sampled tokens a task: thinking, calls and answer</small></figcaption><div class="rows">{bar_rows(spent)}</div></figure>'
+    lines = [Series(e, c, run.series(f"rl/tokens/{e}")) for e, c in zip(EFFORTS, ("c-3", "c-6", "c-4"), strict=True)]
+    charts += line_chart("Tokens by effort while training", lines, x_label="RL step",
+                         y_label="mean sampled tokens an episode", from_zero=True)  # fmt: skip
+    return f'<div class="pair">{charts}</div>' if charts else ""
+
+
+def experts(run: Stored) -> str:
+    """Expert load by layer at the last step that recorded it, and how uneven it was on the way."""
+    last: dict[str, tuple[float, list[float]]] = {}
+    for row in run.metrics:
+        for name, value in row.items():
+            if name.startswith("moe/load/") and isinstance(value, list):
+                shares = [number(v) for v in value]
+                if shares and all(s is not None and s >= 0 for s in shares):
+                    last[name[len("moe/load/") :]] = (number(row.get("step")) or 0, [s or 0.0 for s in shares])
+    body = ""
+    if last:
+        layers = [(name, last[name][1]) for name in sorted(last, key=lambda n: (len(n), n))]
+        body += (
+            "<p>Tokens that each routed expert received at the last recorded step, as a multiple of an even share: 1.0 is "
+            "perfectly balanced. ▲ marks twice an even share or more, ✕ an expert that is nearly unused.</p>"
+            + load_map(layers)
+        )
+    uneven = _staged(run, "moe/max_over_mean")
+    body += line_chart("Most loaded expert", uneven, x_label="step of its stage", y_label="load of the fullest expert over the mean; 1 is even")
+    return body
+
+
+def costs(run: Stored) -> str:
+    """Seconds, CPU seconds and tokens by stage."""
+    seconds, cpu, tokens = run.part("seconds"), run.part("cpu_seconds"), run.part("tokens")
+    stages = [s for s in dict.fromkeys([*seconds, *cpu, *tokens]) if s not in ("total", "all")]
+    if not stages:
+        return ""
+    rows = ""
+    for stage in stages:
+        s, c, t = (number(part.get(stage)) for part in (seconds, cpu, tokens))
+        rate = compact(t / s) if t is not None and s else "–"
+        rows += (
+            f'<tr><th scope="row">{text(stage)}</th><td>{duration(s)}</td><td>{duration(c)}</td>'
+            f"<td>{compact(t)}</td><td>{rate}</td></tr>"
+        )
+    s, c, t = _sum(seconds), _sum(cpu), _sum(tokens)
+    return (
+        '<div class="scroll"><table><thead><tr><th>stage</th><th>wall time</th><th>CPU time</th><th>tokens</th>'
+        f"<th>tokens a second</th></tr></thead><tbody>{rows}</tbody><tfoot><tr><th>all</th><td>{duration(s)}</td>"
+        f"<td>{duration(c)}</td><td>{compact(t)}</td><td></td></tr></tfoot></table></div>"
+    )
+
+
+def alarms(run: Stored) -> str:
+    """What the run warned of, oldest first; a repeated warning once, with how often."""
+    counted: dict[tuple[str, str], list[Any]] = {}
+    for row in run.metrics:
+        alarm = row.get("alarm")
+        for words in alarm if isinstance(alarm, list) else [alarm]:
+            if words:
+                counted.setdefault((str(row.get("stage", "")), str(words)), []).append(row.get("step"))
+    if not counted:
+        return "<p>None was raised.</p>" if run.metrics else ""
+    return "".join(
+        f'<p class="alarm"><b>{text(stage)} step {text(steps[0])}</b>'
+        f"{f' and {len(steps) - 1} more' if len(steps) > 1 else ''}: {text(words)}</p>"
+        for (stage, words), steps in counted.items()
+    )
+
+
+def _levels(run: Stored, colours: Colours) -> str:
+    """Success by level, as stored: levels.{DOMAIN}.{LEVEL} or levels.{STAGE}.{DOMAIN}.{LEVEL}."""
+    stored = run.part("levels")
+    staged = {s: v for s, v in stored.items() if s in STAGES and isinstance(v, dict)} or {"": stored}
+    body = ""
+    for stage, by_domain in staged.items():
+        for domain, by_level in by_domain.items():
+            if not isinstance(by_level, dict):
+                continue
+            rows = [(f"level {level}", colours.get(domain, "c-muted"), b)
+                    for level, record in sorted(by_level.items(), key=lambda kv: str(kv[0]))
+                    if (b := bounds(record)) is not None]  # fmt: skip
+            if rows:
+                title = f"{domain}, {STAGES[stage]}" if stage else domain
+                body += f'<h3 class="{colours.get(domain, "c-muted")}">{text(title)}</h3>{interval_rows(rows, axis=False)}'
+    if not body:
+        return ""
+    rows_html = f'<div class="rows">{body}{interval_rows([], unit="of tasks solved")}</div>'
+    return f"<details><summary>By level (a level needs one tool call more than the one before)</summary>{rows_html}</details>"
+
+
+def _staged(run: Stored, name: str) -> list[Series]:
+    """One line a stage, because each stage counts its own steps."""
+    stages = dict.fromkeys(str(row.get("stage", "")) for row in run.metrics if name in row)
+    classes = {"pretrain": "c-all", "sft": "c-3", "rl": "c-6"}
+    return [Series(s or "all", classes.get(s, "c-muted"), run.series(name, s or None)) for s in stages]
+
+
+def _story(run: Stored) -> str:
+    """One sentence on what was run, from the recipe and the manifest, naming only what they hold."""
+    parts = []
+    tokens = run.part("tokens")
+    if (t := number(tokens.get("pretrain"))) is not None:
+        parts.append(f"pretrained on {compact(t)} tokens")
+    if (t := number(tokens.get("sft"))) is not None:
+        parts.append(f"tuned on {compact(t)} tokens of demonstrations")
+    if steps := len({row.get("step") for row in run.metrics if row.get("stage") == "rl"}):
+        parts.append(f"reinforced for {steps} steps")
+    if "mxfp4" in run.part("held_out"):
+        parts.append("quantised to MXFP4")
+    if "served" in run.part("held_out"):
+        parts.append("served and measured again through its API")
+    model = _deep(run.recipe, "model", "preset") or _deep(run.recipe, "model")
+    name = f"The <b>{text(model)}</b> model" if isinstance(model, str) else "A model"
+    return f"{name} was {_listing(parts)}." if parts else f"{name}: nothing has been measured yet."
+
+
+def _deep(node: Any, *keys: str) -> Any:
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def _listing(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _tile(value: str, label: str, detail: str) -> str:
+    return f'<div class="tile"><b>{text(value)}</b><span>{text(label)}</span><small>{text(detail)}</small></div>'
+
+
+def _sum(part: Json) -> float | None:
+    """The stored total where there is one, else the stages together."""
+    total = number(part.get("total"))
+    if total is not None:
+        return total
+    values = [v for key, value in part.items() if key != "total" and (v := number(value)) is not None]
+    return sum(values) if values else None
