@@ -2,7 +2,7 @@
 value (`<EMAIL_1>`, `<PHONE_1>`, `<IP_1>`, `<KEY_1>`).
 
 Every pattern is anchored and bounded, so that time is linear in the text. Phones are looked for in prose only, and only
-beside a word that says so or in international form: bare digit groups in code and tables are almost never phones.
+beside a word that says so or in a shape that says so: bare digit groups in code and tables are almost never phones.
 Code that parsed before must parse afterwards; where a replacement would break it (`a@b.io` is a matrix product), only
 strings and comments are searched.
 """
@@ -27,16 +27,19 @@ _EMAIL = re.compile(
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
 _VERSION_BEFORE = re.compile(r"(?:version|release|\bv|\bver\.?|section|§|rfc\s?\d*)\W{0,3}$", re.IGNORECASE)
 _PHONE_WORD = re.compile(
-    r"\b(?:phone|telephone|tel|mobile|cell|fax|call(?:\s+(?:me|us))?(?:\s+(?:at|on))?|whatsapp|sms)\b"
-    r"[\w .:#()=\"'-]{0,24}?"
+    r"\b(?:phone|telephone|tel|mobile|cell|fax|desk|office|dial|direct line|reach (?:me|us)|whatsapp|sms"
+    r"|call(?:\s+(?:me|us))?(?:\s+(?:at|on))?)\b[\w\s.:#()=\"'-]{0,24}?"
     r"(?P<number>\+?\(?\d[\d ().\-/]{5,20}\d(?:\s?(?:x|ext\.?)\s?\d{1,6})?)(?!\d)",
     re.IGNORECASE,
 )
-_PHONE_INTERNATIONAL = re.compile(
-    r"(?<![\w+.\-])(?P<number>(?:\+|00)[1-9]\d{0,2}[ ().\-]{1,2}\d[\d ().\-]{5,16}\d)(?![\w])"
+# +49 30 1234567 and the North American 3-3-4 groups stand for themselves.
+_PHONE_SHAPE = re.compile(
+    r"(?<![\w+.\-/(])(?P<number>(?:(?:\+|00)[1-9]\d{0,2}[ ().\-]{1,2}|\+[1-9])\d[\d ().\-]{5,17}\d(?:x\d{1,6})?"
+    r"|(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-.]\d{4}(?:x\d{1,6})?)(?![\w-])"
 )
 _KEYS = re.compile(
-    r"-----BEGIN (?P<kind>[A-Z ]{0,32}PRIVATE KEY)-----[A-Za-z0-9+/=\s:,\\-]{32,16384}?-----END (?P=kind)-----"
+    r"-----BEGIN (?P<kind>[A-Z ]{0,32}PRIVATE KEY)-----\s{0,4}(?:[A-Za-z]+-[A-Za-z]+:[^\n]{1,100}\s{1,4}){0,4}"
+    r"[A-Za-z0-9+/=\s\\]{32,16384}-----END (?P=kind)-----"
     r"|(?<![A-Za-z0-9_])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
     r"|(?<![A-Za-z0-9_])gh[pousr]_[A-Za-z0-9]{36,255}"
     r"|(?<![A-Za-z0-9_])github_pat_[A-Za-z0-9_]{50,255}"
@@ -72,7 +75,7 @@ def find(text: str, domain: str) -> list[Hit]:
         hits += [Hit(*match.span(), "EMAIL") for match in _EMAIL.finditer(text)]
     hits += [Hit(*match.span(), "IP") for match in _IPV4.finditer(text) if _is_public(text, match)]
     if domain != "code":
-        for pattern in (_PHONE_WORD, _PHONE_INTERNATIONAL):
+        for pattern in (_PHONE_WORD, _PHONE_SHAPE):
             hits += [Hit(*m.span("number"), "PHONE") for m in pattern.finditer(text) if _is_phone(m["number"])]
     hits.sort(key=lambda hit: (hit.start, -hit.end))
     chosen: list[Hit] = []
