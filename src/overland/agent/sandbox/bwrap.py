@@ -80,6 +80,7 @@ class Bwrap(Sandbox):
             words += ["--symlink", target, path] if target else ["--ro-bind", path, path]
         words += "--ro-bind-data {fd[0]} /etc/passwd --ro-bind-data {fd[1]} /etc/group".split()
         words += "--ro-bind-try /etc/alternatives /etc/alternatives --proc /proc --dev /dev".split()
+        words += "--ro-bind /proc/sys /proc/sys".split()  # settings of its own namespaces would be writable
         for path in ("/dev/shm", "/tmp"):  # without a size they could take all the memory there is
             words += ["--size", str(limits.tmp_bytes), "--tmpfs", path]
         words += ["--dir", "/work"] if workdir is None else ["--bind", str(workdir), "/work"]

@@ -84,6 +84,11 @@ class Shell:
         """The work directory as commands see it."""
         return self.sandbox.inside(self.workdir)
 
+    @property
+    def pid(self) -> int | None:
+        """The host's id of the sandbox's outermost process; None where no shell runs."""
+        return self._child.process.pid if self._child is not None else None
+
     async def start(self) -> None:
         """Starts the shell and waits until it answers. Raises OverlandError with what the sandbox said if not."""
         self.restarts += 1
