@@ -52,7 +52,7 @@ def test_loss_and_gradient_equal_the_stored_trl_numbers(name: str) -> None:
     assert clipped == pytest.approx(golden["clipped_share"], abs=1e-6)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed; the stored numbers are tested")
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed; stored numbers are tested")
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_gradient_equal_trl_run_here(name: str) -> None:
     loss, grad, _ = ours(CASES[name])

@@ -1,4 +1,4 @@
-"""A toy that needs no environment: reverse a few letters in one turn, with a character transformer of 50,000 parameters.
+"""A toy that needs no environment: reverse a few letters in one turn, by a character transformer of 40,000 parameters.
 
 The shape of rl.md's reference curve (reverse 8 of 12 letters, 340,000 parameters), cut down to seconds.
 """
@@ -62,7 +62,7 @@ def sample(model: nn.Module, prompts_RP: Tensor, generator: torch.Generator) -> 
 def warm_up(model: nn.Module, until: float, seed: int = 0) -> float:
     """SFT until `until` of fresh prompts are reversed exactly; returns the accuracy."""
     torch.manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     accuracy = 0.0
     for step in range(400):
         prompts = [prompt_of(1_000_000 + 64 * step + i) for i in range(64)]
@@ -72,10 +72,9 @@ def warm_up(model: nn.Module, until: float, seed: int = 0) -> float:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 3 == 2:
-            accuracy = evaluate(model)
-            if accuracy >= until:
-                break
+        accuracy = evaluate(model)
+        if accuracy >= until:
+            break
     return accuracy
 
 
@@ -88,7 +87,7 @@ def evaluate(model: nn.Module, count: int = 512) -> float:
 
 
 class ToyRollouts:
-    """Groups of one-turn samples. `shuffled` deals each group's rewards out at random: the control that must not learn."""
+    """Groups of one-turn samples. `shuffled` deals each group's rewards out at random: the control."""
 
     def __init__(self, model: nn.Module, group_size: int, shuffled: bool = False) -> None:
         self.model, self.group_size, self.shuffled = model, group_size, shuffled
@@ -105,7 +104,7 @@ class ToyRollouts:
         rows = torch.tensor(prompts).repeat_interleave(self.group_size, dim=0)
         answers, logps = sample(self.model, rows, generator)
         return [
-            self._group(order, prompt, answers[i :: 1][: self.group_size], logps[i:][: self.group_size], version)
+            self._group(order, prompt, answers[i:][: self.group_size], logps[i:][: self.group_size], version)
             for order, prompt, i in zip(orders, prompts, range(0, len(rows), self.group_size), strict=True)
         ]
 
@@ -122,7 +121,12 @@ class ToyRollouts:
 
 
 def make_sample(
-    id: str, prompt: Sequence[int], answer: Sequence[int], logps: Sequence[float], reward: float | None, success: bool = False
+    id: str,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    logps: Sequence[float],
+    reward: float | None,
+    success: bool = False,
 ) -> Sample:
     """A one-turn sample."""
     fields: dict[str, Any] = {

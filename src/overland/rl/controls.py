@@ -1,4 +1,4 @@
-"""What RL has to beat for the same CPU seconds. More SFT is `train`'s own loop called again; the other control is here."""
+"""What RL has to beat for the same CPU seconds. More SFT is `train`'s own loop again; the other control is here."""
 
 from __future__ import annotations
 
@@ -22,19 +22,27 @@ def rejection_sampling(
     run: RunFolder,
     cpu_seconds: float,
     *,
+    sandbox: Any = None,
+    scoring: Any = None,
     rollouts: Rollouts | None = None,
     resume: bool = False,
 ) -> RLResult:
     """SFT on the model's own successes, sampled anew each step by the model it has become.
 
-    The same tasks, curriculum, budgets, sampler, optimiser and micro-batches as `train_rl` with the same `section` (and,
-    seed for seed, the same first prompts); only what is learnt from them differs: maximum likelihood on the episodes that
-    succeeded within their budget. This is the strong, iterated form of the control, refreshed every step; a frozen pile
-    of the starting model's successes would be easier to beat. Ends when `cpu_seconds` are used up, however many steps
-    that takes.
+    Tasks, curriculum, budgets, sampler, optimiser and micro-batches are those of `train_rl` with the same `section`
+    (and, seed for seed, the same first prompts); only what is learnt from them differs: maximum likelihood on the
+    episodes that succeeded within their budget. This is the strong, iterated form of the control, refreshed every
+    step; a frozen pile of the starting model's successes would be easier to beat. Ends when `cpu_seconds` are used up,
+    however many steps that takes.
     """
     control = section.model_copy(
-        update={"algorithm": "successes", "loss": "likelihood", "steps": max(section.steps, 1) * 20, "reference_kl": 0.0}
+        update={
+            "algorithm": "successes",
+            "loss": "likelihood",
+            "steps": 20 * max(section.steps, 1),
+            "final_lr": 1.0,
+            "reference_kl": 0.0,
+        }
     )
     return train_rl(
         model,
@@ -43,6 +51,8 @@ def rejection_sampling(
         tasksets,
         control,
         run,
+        sandbox=sandbox,
+        scoring=scoring,
         rollouts=rollouts,
         resume=resume,
         cpu_seconds=cpu_seconds,

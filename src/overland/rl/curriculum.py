@@ -8,6 +8,7 @@ rate p shows both outcomes with probability 1 - p^n - (1-p)^n. A level's weight 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ class Curriculum:
         for level in wanted:
             if level not in offered:
                 raise UsageError(
-                    f"rl.domains.{domain}.levels: {level} is not a level of {domain}; it has {', '.join(map(str, offered))}"
+                    f"rl.domains.{domain}.levels: {level} is not a level of {domain}; "
+                    f"it has {', '.join(map(str, offered))}"
                 )
         return tuple(wanted)
 
@@ -101,13 +103,10 @@ class Curriculum:
         return orders
 
     def measuring(self) -> list[Order]:
-        """`measure_groups` groups of every (domain, level, effort) that can be dealt."""
-        return [
-            Order(domain, level, effort, self._seed())
-            for domain, effort in self.shares
-            for level in self.levels[domain]
-            for _ in range(self.section.measure_groups)
-        ]
+        """`measure_groups` groups of every (domain, level, effort) that can be dealt, and at least one step's worth."""
+        cells = [(domain, level, effort) for domain, effort in self.shares for level in self.levels[domain]]
+        times = max(self.section.measure_groups, math.ceil(self.section.tasks_per_step / len(cells)))
+        return [Order(*cell, self._seed()) for cell in cells for _ in range(times)]
 
     def level_weights(self, domain: str, effort: str) -> list[float]:
         return [

@@ -135,8 +135,9 @@ def _figures(log_ratio_N: Tensor, ratio_N: Tensor, entropy_N: Tensor | None) -> 
 
 
 def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target and the entropy of its distribution (no gradient), both in float32 nats."""
-    logp_NV = torch.log_softmax(logits_NV.float() / temperature, dim=-1)
+    """Log-probability of each target and the entropy of its distribution (no gradient), in nats, fp32 at least."""
+    wide = torch.promote_types(logits_NV.dtype, torch.float32)
+    logp_NV = torch.log_softmax(logits_NV.to(wide) / temperature, dim=-1)
     with torch.no_grad():
         entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
     return logp_NV.gather(-1, targets_N[:, None]).squeeze(-1), entropy_N

@@ -20,6 +20,7 @@ def rollout_figures(groups: Sequence[Group]) -> dict[str, float]:
         "rl/groups_without_variance": _share([not g.has_variance for g in groups]),
         "rl/unjudged": _share([s.reward is None for s in samples]),
         "rl/parse_failures": _share([s.parse_errors > 0 for s in samples]),
+        "rl/forked": _share([s.forked for s in samples]),
         "rl/over_budget": _share([s.over_budget for s in samples]),
         "rl/truncated": _share([s.stop in ("length", "budget", "context", "turns") for s in samples]),
         "rl/episode_tokens": _share([s.output_tokens for s in samples]),

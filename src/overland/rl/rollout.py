@@ -9,95 +9,128 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from overland.agent import Limits, LocalPolicy, Trajectory
-from overland.chat import EFFORTS, XTML
-from overland.engine import Sampling
-from overland.environments import Episode, Task, Taskset, run_episode
-from overland.errors import OverlandError
+from overland.agent import Limits, LocalPolicy
+from overland.chat import EFFORTS, Tokenizer
+from overland.engine import Engine, Sampling
+from overland.environments import Episode, Scoring, Task, Taskset, run_episode
 from overland.rl.curriculum import Order
 from overland.rl.samples import Group, Sample
 from overland.rl.section import RLSection
+
+if TYPE_CHECKING:
+    from overland.agent.sandbox.base import Sandbox
 
 
 class EpisodeRollouts:
     """Runs orders as episodes in their environments with the policy in this process."""
 
-    def __init__(self, engine: Any, tokenizer: Any, tasksets: Mapping[str, Taskset], section: RLSection) -> None:
-        self.engine, self.tokenizer, self.tasksets, self.section = engine, tokenizer, dict(tasksets), section
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        tasksets: Mapping[str, Taskset],
+        section: RLSection,
+        *,
+        sandbox: Sandbox | None = None,
+        scoring: Scoring | None = None,
+        stage: str = "rl",
+    ) -> None:
+        self.engine, self.tasksets, self.section = engine, dict(tasksets), section
+        self.sandbox, self.scoring, self.stage = sandbox, scoring, stage
         self.levels = {name: tuple(taskset.levels) for name, taskset in self.tasksets.items()}
         think = {effort: section.efforts.of(effort).think_tokens for effort in EFFORTS}
-        self.policy = LocalPolicy(engine, tokenizer, template=XTML(), think_budget=think)
+        self.policy = LocalPolicy(engine, tokenizer, think_budget=think)
 
     def set_weights(self, model: Any, version: int) -> None:
-        """The engine samples from the trainer's own module; the version salts its prefix cache."""
+        """The engine samples from the trainer's own module; the version drops and salts its stored prefixes."""
         self.engine.load_weights(model, version)
 
     def run(self, orders: Sequence[Order], version: int) -> list[Group]:
-        jobs = [(order, index) for order in orders for index in range(self.section.group_size)]
-        tasks = {order: self.tasksets[order.domain].task("train", order.level, order.seed) for order in orders}
-        samples = asyncio.run(self._run_all([(order, tasks[order], index) for order, index in jobs], version))
+        tasks = [self.tasksets[order.domain].task("train", order.level, order.seed) for order in orders]
         size = self.section.group_size
+        jobs = [(order, task, index) for order, task in zip(orders, tasks, strict=True) for index in range(size)]
+        samples = asyncio.run(self._run_all(jobs, version))
         return [
-            Group(order.domain, order.level, order.effort, tasks[order].id, tuple(samples[i * size : (i + 1) * size]))
-            for i, order in enumerate(orders)
+            Group(order.domain, order.level, order.effort, task.id, tuple(samples[i * size : (i + 1) * size]))
+            for i, (order, task) in enumerate(zip(orders, tasks, strict=True))
         ]
 
     async def _run_all(self, jobs: Sequence[tuple[Order, Task, int]], version: int) -> list[Sample]:
         samples: list[Sample] = []
         for start in range(0, len(jobs), self.section.live_episodes):
             wave = jobs[start : start + self.section.live_episodes]
-            samples += await asyncio.gather(*(self._run_one(*job, version) for job in wave))
+            async with asyncio.TaskGroup() as group:  # the first error cancels the others and ends the run
+                running = [group.create_task(self._run_one(*job, number, version)) for number, job in enumerate(wave)]
+            samples += [task.result() for task in running]
         return samples
 
-    async def _run_one(self, order: Order, task: Task, index: int, version: int) -> Sample:
+    async def _run_one(self, order: Order, task: Task, index: int, number: int, version: int) -> Sample:
         section, effort = self.section, self.section.efforts.of(order.effort)
-        sampling = Sampling(
-            temperature=section.temperature,
-            max_tokens=section.turn_tokens,
-            seed=sample_seed(section.seed, version, order, index),
+        group = f"{task.id}/{order.effort}/{version}"
+        episode = await run_episode(
+            task,
+            self.policy,
+            order.effort,
+            Sampling(
+                temperature=section.temperature,
+                max_tokens=section.turn_tokens,
+                seed=sample_seed(section.seed, version, order, index),
+            ),
+            Limits(
+                max_turns=section.max_turns,
+                output_tokens=effort.output_tokens,
+                wall_seconds=section.episode_seconds,
+            ),
+            sandbox=self.sandbox,
+            scoring=self.scoring,
+            number=number,
+            id=f"{group}/{index}",
+            group=group,
+            run={"type": "train", "id": self.stage, "work": {"type": "train", "step": version}},
         )
-        limits = Limits(
-            max_turns=section.max_turns,
-            output_tokens=effort.output_tokens,
-            context_tokens=self.engine.context_length,
-            wall_seconds=section.episode_seconds,
-        )
-        episode = await run_episode(task, self.policy, order.effort, sampling, limits)
-        return to_sample(episode, f"{task.id}/{order.effort}/{version}/{index}", version)
+        return to_sample(episode, version)
 
 
 def sample_seed(seed: int, version: int, order: Order, index: int) -> int:
-    """A seed of its own for every sample of a run."""
+    """A seed of its own for every sample of a run, below 2^31."""
     text = f"{seed}/{version}/{order.domain}/{order.level}/{order.effort}/{order.seed}/{index}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
-def to_sample(episode: Episode, id: str, version: int) -> Sample:
-    """The training view of an episode: the ids that the sampler saw and wrote, never re-encoded text."""
-    raise NotImplementedError
+def to_sample(episode: Episode, version: int) -> Sample:
+    """The training view of an episode: the ids that the sampler saw and wrote, never re-encoded text.
 
-
-def training_ids(trajectory: Trajectory, id: str) -> tuple[list[int], int, list[bool], list[float]]:
-    """(ids, first prompt's length, trained mask, sampler log-probabilities) of an episode's turns.
-
-    Each turn's prompt must begin with everything before it: the bridge guarantees that, and a break is an error here
-    because a token at another place would be trained with a log-probability that was never its own.
+    An episode that ran into its wall-time limit says something about the machine, not about the policy: no reward.
+    Where the conversation could not be continued token for token it has several branches; the last one is trained,
+    which gives the episode one weight, and the metrics count it (`rl/forked`).
     """
-    ids: list[int] = []
-    trained: list[bool] = []
-    logprobs: list[float] = []
-    first = 0
-    for number, turn in enumerate(trajectory.turns):
-        if turn.prompt_ids is None or turn.ids is None or turn.logprobs is None:
-            raise OverlandError(f"{id}: turn {number} has no token ids; RL needs a policy that runs in this process")
-        if list(turn.prompt_ids[: len(ids)]) != ids:
-            raise OverlandError(f"{id}: turn {number} does not continue the tokens before it; the conversation was edited")
-        observed = list(turn.prompt_ids[len(ids) :])
-        first = first or len(observed)
-        forced = turn.forced or [False] * len(turn.ids)
-        ids += [*observed, *turn.ids]
-        trained += [False] * len(observed) + [not f for f in forced]
-        logprobs += [0.0] * len(observed) + [0.0 if f else p for p, f in zip(turn.logprobs, forced, strict=True)]
-    return ids, first, trained, logprobs
+    trace = episode.traces[0]
+    branches = trace.branches
+    failed = episode.is_timeout or not episode.ok
+    ids, trained, logprobs = [0], [False], [0.0]  # an episode that failed before its first token
+    first = 1
+    if branches and branches[-1].token_ids:
+        branch = branches[-1]
+        ids, trained, logprobs = branch.token_ids, branch.mask, branch.logprobs
+        written = (i for i in range(len(ids)) if branch.mask[i] or branch.forced[i])
+        first = next(written, len(ids))
+    return Sample(
+        id=episode.id,
+        ids=tuple(ids),
+        prompt_length=first,
+        trained=tuple(trained),
+        logprobs=tuple(logprobs),
+        reward=None if failed else episode.reward,
+        success=not failed and bool(episode.success),
+        thinking_tokens=trace.reasoning_tokens,
+        output_tokens=trace.output_tokens,
+        parse_errors=int(trace.metrics.get("malformed") or 0),
+        stop=trace.stop or "",
+        forked=len(branches) > 1,
+        policy_version=min(
+            (int(c.policy_version) for c in trace.calls if c.policy_version is not None), default=version
+        ),
+        episode=episode.to_record(),
+    )

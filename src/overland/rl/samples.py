@@ -33,6 +33,8 @@ class Sample:
     over_budget: bool = False
     parse_errors: int = 0
     stop: str = ""
+    forked: bool = False
+    """The conversation could not be continued token for token somewhere; only its last part is here."""
     policy_version: int = 0
     """The oldest policy version that wrote any token of this sample."""
     episode: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)

@@ -13,17 +13,17 @@ from overland.config import Section
 class EffortSection(Section):
     """What one effort may spend. The soft budget is tau x b0, where b0 is measured on the starting policy."""
 
-    share: float = Field(1.0, ge=0)
+    share: float = Field(default=1.0, ge=0)
     """Relative share of the groups that run at this effort."""
-    think_tokens: int | None = Field(None, ge=0)
+    think_tokens: int | None = Field(default=None, ge=0)
     """Hard limit on thinking tokens in one turn: the think channel is then closed by force. None: no limit."""
-    output_tokens: int = Field(512, ge=1)
+    output_tokens: int = Field(default=512, ge=1)
     """Hard limit on sampled tokens in one episode: thinking, tool calls and answers together."""
-    tau: float = Field(1.0, gt=0)
+    tau: float = Field(default=1.0, gt=0)
     """The soft budget as a multiple of b0. An episode above it gets `over_budget_reward` instead of its reward."""
-    tau_start: float | None = Field(None, gt=0)
+    tau_start: float | None = Field(default=None, gt=0)
     """tau at step 0; moves linearly to `tau` over `tau_steps`. None: `tau` from the start."""
-    tau_steps: int = Field(0, ge=0)
+    tau_steps: int = Field(default=0, ge=0)
     """Steps over which tau_start becomes tau: cheap efforts must first learn to solve the task, then to save."""
 
     def tau_at(self, step: int) -> float:
@@ -51,7 +51,7 @@ class EffortsSection(Section):
 class DomainSection(Section):
     """One domain's part in the joint batches."""
 
-    share: float = Field(1.0, ge=0)
+    share: float = Field(default=1.0, ge=0)
     """Relative share of the groups that come from this domain."""
     levels: tuple[int, ...] = ()
     """Levels to draw from. Empty: every level that the taskset names."""
@@ -69,50 +69,50 @@ class DomainSection(Section):
 class WatchdogSection(Section):
     """When to stop rather than to keep spending. The offending batch is kept in the run folder."""
 
-    mismatch_kl: float = Field(0.01, gt=0)
+    mismatch_kl: float = Field(default=0.01, gt=0)
     """Stop when trainer and sampler disagree by more than this many nats a token before an update."""
-    entropy_floor: float = Field(0.002, ge=0)
+    entropy_floor: float = Field(default=0.002, ge=0)
     """Stop when the entropy over trained tokens stays below this (nats a token) for `patience` steps while success is
     below `solved`: a policy that has stopped exploring learns nothing more."""
-    grad_norm: float = Field(100.0, gt=0)
+    grad_norm: float = Field(default=100.0, gt=0)
     """Stop when the gradient's norm, before clipping, exceeds this or is not finite."""
-    parse_failures: float = Field(0.9, gt=0, le=1)
+    parse_failures: float = Field(default=0.9, gt=0, le=1)
     """Stop when the share of episodes with a malformed turn stays above this for `patience` steps."""
-    solved: float = Field(0.9, gt=0, le=1)
+    solved: float = Field(default=0.9, gt=0, le=1)
     """Success above which low entropy is no alarm."""
-    patience: int = Field(5, ge=1)
+    patience: int = Field(default=5, ge=1)
     """Steps in a row with no success at all, or past a slow alarm's threshold, before the run stops."""
 
 
 class RLSection(Section):
     """Reinforcement learning: grouped rollouts in real environments, group-relative advantages, a clipped update."""
 
-    steps: int = Field(60, ge=0)
+    steps: int = Field(default=60, ge=0)
     """Training steps. One step is one batch of rollouts and the update on it."""
-    tasks_per_step: int = Field(16, ge=1)
+    tasks_per_step: int = Field(default=16, ge=1)
     """Groups in a batch. A group is one task at one effort."""
-    group_size: int = Field(8, ge=2)
+    group_size: int = Field(default=8, ge=2)
     """Episodes in a group: the same task, sampled independently."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Decides tasks, sampling and order. The same seed gives the same run, bit for bit on a CPU."""
 
-    lr: float = Field(5e-4, gt=0)
+    lr: float = Field(default=5e-4, gt=0)
     """AdamW's peak learning rate (5e-4 suits a model of about a million parameters; 1e-6 suits billions)."""
-    warmup_steps: int = Field(3, ge=0)
+    warmup_steps: int = Field(default=3, ge=0)
     """Steps of linear warm-up."""
-    final_lr: float = Field(1.0, ge=0, le=1)
+    final_lr: float = Field(default=1.0, ge=0, le=1)
     """The learning rate at the last step, as a fraction of `lr` (linear decay; 1 keeps it constant)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay of the first and the second moment."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient is scaled down to this norm."""
-    epochs: int = Field(1, ge=1, le=4)
+    epochs: int = Field(default=1, ge=1, le=4)
     """Passes over a batch of rollouts. Above 1 the clip does real work."""
-    minibatches: int = Field(1, ge=1)
+    minibatches: int = Field(default=1, ge=1)
     """Optimiser steps in one pass. Each takes every minibatches-th group and has its own global denominators."""
-    micro_batch_tokens: int = Field(8192, ge=1)
+    micro_batch_tokens: int = Field(default=8192, ge=1)
     """Tokens in one forward and backward pass. Changes memory and speed, never the gradient."""
 
     algorithm: Literal["grpo", "successes"] = "grpo"
@@ -122,45 +122,45 @@ class RLSection(Section):
     loss: Literal["policy", "likelihood"] = "policy"
     """`policy`: clipped policy gradient. `likelihood`: maximum likelihood on the samples with an advantage."""
     normalise: Literal["token", "sequence", "constant"] = "token"
-    """What a token's share of the loss is: of all trained tokens (DAPO), of its sample (GRPO), or constant (Dr. GRPO)."""
-    clip_low: float = Field(0.2, gt=0, lt=1)
+    """A token's share of the loss: of all trained tokens (DAPO), of its sample (GRPO), or constant (Dr. GRPO)."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
     """The importance ratio is clipped from below at 1 - clip_low."""
-    clip_high: float = Field(0.28, gt=0)
-    """The importance ratio is clipped from above at 1 + clip_high; a little more room keeps exploration alive (DAPO)."""
-    reference_kl: float = Field(0.0, ge=0)
+    clip_high: float = Field(default=0.28, gt=0)
+    """The importance ratio is clipped from above at 1 + clip_high; more room up keeps exploration alive (DAPO)."""
+    reference_kl: float = Field(default=0.0, ge=0)
     """Weight of the KL to the starting policy. 0: no reference is kept."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of the rollouts; the trainer scores at the same temperature."""
 
-    domains: dict[str, DomainSection] = {}
+    domains: dict[str, DomainSection] = Field(default_factory=dict)
     """Share, levels and counting rule by domain. A taskset without an entry takes part with the defaults."""
     efforts: EffortsSection = EffortsSection()
     """Share and budgets by effort."""
     over_budget_reward: float = -1.0
     """The reward of an episode that spent more than its soft budget, whatever it achieved (K3's rule)."""
-    parse_penalty: float = Field(0.0, ge=0)
+    parse_penalty: float = Field(default=0.0, ge=0)
     """Subtracted from the reward of an episode with a malformed turn (once, not per turn)."""
-    max_turns: int = Field(12, ge=1)
+    max_turns: int = Field(default=12, ge=1)
     """Assistant turns in one episode."""
-    turn_tokens: int = Field(256, ge=1)
+    turn_tokens: int = Field(default=256, ge=1)
     """Sampled tokens in one turn."""
-    episode_seconds: float = Field(120.0, gt=0)
+    episode_seconds: float = Field(default=120.0, gt=0)
     """Wall time of one episode. What exceeds it is an infrastructure failure: no reward, no part in the baseline."""
-    live_episodes: int = Field(128, ge=1)
+    live_episodes: int = Field(default=128, ge=1)
     """Episodes (and sandboxes) open at once. More are run in waves, in a fixed order."""
 
-    curriculum_floor: float = Field(0.15, gt=0, le=1)
+    curriculum_floor: float = Field(default=0.15, gt=0, le=1)
     """The least weight of a level, relative to the best one: easy levels never vanish, hard ones are always probed."""
-    pass_rate_memory: float = Field(0.8, ge=0, lt=1)
+    pass_rate_memory: float = Field(default=0.8, ge=0, lt=1)
     """How much of the old pass rate of a (domain, level, effort) survives a new group."""
-    measure_groups: int = Field(1, ge=1)
+    measure_groups: int = Field(default=1, ge=1)
     """Groups per (domain, level, effort) that the starting policy runs before step 0: they give b0 and the first pass
     rates, and the run is refused when too few of them could teach anything."""
-    min_variance: float = Field(0.05, ge=0, le=1)
+    min_variance: float = Field(default=0.05, ge=0, le=1)
     """The least share of measured groups with variance; below it the run is refused."""
-    max_empty_steps: int = Field(3, ge=1)
+    max_empty_steps: int = Field(default=3, ge=1)
     """Batches in a row in which no group had variance before the run stops: there is nothing left to learn from."""
-    checkpoint_every: int = Field(10, ge=0)
+    checkpoint_every: int = Field(default=10, ge=0)
     """Steps between resumable checkpoints; 0 keeps only the last one."""
     watchdogs: WatchdogSection = WatchdogSection()
     """Thresholds that stop a collapsing run."""

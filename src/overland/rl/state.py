@@ -1,10 +1,7 @@
-"""Everything a resumed run needs to continue bit for bit, in one checkpoint folder a step."""
+"""Everything a resumed run needs to continue bit for bit, in checkpoints/STAGE/step-N."""
 
 from __future__ import annotations
 
-import io
-import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,8 @@ from overland.errors import BrokenFileError
 from overland.rl.budgets import Budgets
 from overland.rl.curriculum import Curriculum
 from overland.rl.watchdogs import Watchdogs
-from overland.runs import RunFolder, atomic_write
-
-FILE = "state.pt"
+from overland.runs import RunFolder
+from overland.train.checkpoint import Checkpoints
 
 
 class TrainerState:
@@ -33,52 +29,47 @@ class TrainerState:
         budgets: Budgets,
         watchdogs: Watchdogs,
     ) -> None:
-        self.run, self.folder = run, run.checkpoints / stage
+        self.run, self.checkpoints = run, Checkpoints(run.checkpoints / stage)
         self.model, self.optimizer = model, optimizer
         self.parts: dict[str, Any] = {"curriculum": curriculum, "budgets": budgets, "watchdogs": watchdogs}
         self.step = 0
         """Steps done; also the version of the policy that samples next."""
         self.empty = 0
         """Batches in a row without variance."""
+        self.stopped = ""
+        """Why the run ended before its last step; empty while it goes on."""
+        self.cpu_seconds = 0.0
+        """Processor time used in earlier processes of this run."""
+
+    def start(self) -> None:
+        """A run from the beginning: older checkpoints of this stage must never be resumed."""
+        self.checkpoints.clear()
 
     def save(self) -> Path:
-        """Write checkpoints/STAGE/step-N atomically and remove the ones before it."""
-        state = {
-            "step": self.step,
+        """Write the state after `step` steps, atomically."""
+        extra = {
             "empty": self.empty,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "torch_rng": torch.get_rng_state(),
-            "python_rng": random.getstate(),
+            "stopped": self.stopped,
+            "cpu_seconds": self.cpu_seconds,
             "metrics_bytes": self.run.metrics_position(),
             **{name: part.state_dict() for name, part in self.parts.items()},
         }
-        target = self.folder / f"step-{self.step}"
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        target.mkdir(parents=True, exist_ok=True)
-        atomic_write(target / FILE, buffer.getvalue())
-        for old in self.folder.glob("step-*"):
-            if old != target:
-                shutil.rmtree(old, ignore_errors=True)
-        return target
+        return self.checkpoints.save(self.step, self.model, self.optimizer, extra)
 
     def load(self) -> bool:
         """Continue from the newest checkpoint and cut the metrics written after it; False when there is none."""
-        files = sorted(self.folder.glob(f"step-*/{FILE}"), key=lambda f: int(f.parent.name.removeprefix("step-")))
-        if not files:
+        loaded = self.checkpoints.load(self.model, self.optimizer)
+        if loaded is None:
             return False
+        self.step, extra = loaded
         try:
-            state = torch.load(files[-1], weights_only=True)
-        except Exception as error:  # torch raises several kinds for a damaged archive
-            raise BrokenFileError(f"{files[-1]}: cannot be read ({error}). Delete it, or run without --resume.") from error
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["torch_rng"])
-        version, internal, gauss = state["python_rng"]
-        random.setstate((version, tuple(internal), gauss))
-        for name, part in self.parts.items():
-            part.load_state_dict(state[name])
-        self.step, self.empty = state["step"], state["empty"]
-        self.run.rewind_metrics(state["metrics_bytes"])
+            for name, part in self.parts.items():
+                part.load_state_dict(extra[name])
+            self.empty, self.stopped, self.cpu_seconds = extra["empty"], extra["stopped"], extra["cpu_seconds"]
+            self.run.rewind_metrics(extra["metrics_bytes"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BrokenFileError(
+                f"{self.checkpoints.folder}: step {self.step} is not a checkpoint of RL ({error!r}). "
+                "Run again without --resume."
+            ) from error
         return True

@@ -24,13 +24,14 @@ from overland.rl.budgets import Budgets
 from overland.rl.curriculum import Curriculum
 from overland.rl.loss import LossFigures
 from overland.rl.meters import rollout_figures
-from overland.rl.samples import Group
+from overland.rl.samples import Group, Sample
 from overland.rl.section import RLSection
 from overland.rl.source import Rollouts
 from overland.rl.state import TrainerState
 from overland.rl.update import accumulate, apply_step, learning_rate, make_optimizer
 from overland.rl.watchdogs import Collapse, Watchdogs
 from overland.runs import RunFolder, progress, write_jsonl_zst
+from overland.train.optim import set_learning_rate
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def train_rl(
     section: RLSection,
     run: RunFolder,
     *,
+    sandbox: Any = None,
+    scoring: Any = None,
     rollouts: Rollouts | None = None,
     resume: bool = False,
     cpu_seconds: float | None = None,
@@ -62,7 +65,8 @@ def train_rl(
 ) -> RLResult:
     """Train `model` in place on `tasksets` (name -> Taskset) and leave metrics, episodes and checkpoints in `run`.
 
-    `engine` samples from the same module. `rollouts` replaces the environments (tests, other sources of groups).
+    `engine` samples from the same module. `sandbox` (agent.Sandbox, for domains with a shell) and `scoring`
+    (environments.Scoring) go to the episodes. `rollouts` replaces the environments (tests, other sources of groups).
     `resume` continues from the last checkpoint of `stage` in the run folder, if there is one. `cpu_seconds` stops after
     the step in which the processor time (children included) is used up. Raises OverlandError when the starting policy
     gives nothing to learn from, and Collapse when a watchdog trips.
@@ -70,7 +74,7 @@ def train_rl(
     if rollouts is None:
         from overland.rl.rollout import EpisodeRollouts
 
-        rollouts = EpisodeRollouts(engine, tokenizer, tasksets, section)
+        rollouts = EpisodeRollouts(engine, tokenizer, tasksets, section, sandbox=sandbox, scoring=scoring, stage=stage)
     algorithm = make_algorithm(section)
     curriculum = Curriculum(section, rollouts.levels)
     budgets, watchdogs = Budgets(section), Watchdogs(section.watchdogs)
@@ -78,8 +82,12 @@ def train_rl(
     reference = copy.deepcopy(model).requires_grad_(False) if section.reference_kl > 0 else None
     state = TrainerState(run, stage, model, optimizer, curriculum, budgets, watchdogs)
 
-    started, tokens, stopped, figures = processor_seconds(), 0, "steps", dict[str, float]()
-    if not (resume and state.load()):
+    tokens, figures = 0, dict[str, float]()
+    if not resume:
+        state.start()
+    resumed = resume and state.load()
+    began = processor_seconds() - state.cpu_seconds
+    if not resumed:
         rollouts.set_weights(model, version=0)
         measured = rollouts.run(curriculum.measuring(), version=0)
         write_episodes(run, f"{stage}-start", measured)
@@ -93,7 +101,7 @@ def train_rl(
 
     with progress(stage, section.steps) as bar:
         bar.advance(state.step)
-        while state.step < section.steps:
+        while state.step < section.steps and not state.stopped:
             clock = time.perf_counter()
             orders = curriculum.deal(section.tasks_per_step)
             groups = [budgets.price(g, state.step) for g in rollouts.run(orders, version=state.step)]
@@ -105,7 +113,7 @@ def train_rl(
             figures |= update(model, optimizer, groups, algorithm, section, state.step, reference)
             seconds_update = time.perf_counter() - clock
             figures |= {"rl/seconds_rollout": seconds_rollout, "rl/seconds_update": seconds_update}
-            figures["rl/cpu_seconds"] = processor_seconds() - started
+            figures["rl/cpu_seconds"] = state.cpu_seconds = processor_seconds() - began
             tokens += sum(s.output_tokens for g in groups for s in g.samples)
 
             batch_file = write_episodes(run, f"{stage}-step-{state.step:05d}", groups)
@@ -121,15 +129,13 @@ def train_rl(
             state.empty = 0 if figures["rl/rows"] else state.empty + 1
             if state.empty >= section.max_empty_steps:
                 refuse_empty(figures, section)
-                stopped = "solved"
-                break
-            if cpu_seconds is not None and processor_seconds() - started >= cpu_seconds:
-                stopped = "cpu_seconds"
-                break
-            if section.checkpoint_every and state.step % section.checkpoint_every == 0:
+                state.stopped = "solved"
+            elif cpu_seconds is not None and state.cpu_seconds >= cpu_seconds:
+                state.stopped = "cpu_seconds"
+            elif section.checkpoint_every and state.step % section.checkpoint_every == 0:
                 state.save()
         state.save()
-    return RLResult(state.step, stopped, tokens, processor_seconds() - started, figures)
+    return RLResult(state.step, state.stopped or "steps", tokens, processor_seconds() - began, figures)
 
 
 def update(
@@ -146,10 +152,12 @@ def update(
     Mismatch KL and ratios are those of the first pass, before any optimiser step: there they measure nothing but the
     difference between trainer and sampler. An empty batch is skipped.
     """
-    for parameters in optimizer.param_groups:
-        parameters["lr"] = learning_rate(section, step)
+    set_learning_rate(optimizer, learning_rate(section, step))
     longest = max(section.efforts.of(g.effort).output_tokens for g in groups)
-    parts = [train_rows(groups[i :: section.minibatches], algorithm, section.normalise, longest) for i in range(section.minibatches)]
+    parts = [
+        train_rows(groups[i :: section.minibatches], algorithm, section.normalise, longest)
+        for i in range(section.minibatches)
+    ]
     bundles: list[Bundle] = [bundle for part in parts for bundle in part]
     figures = {f"rl/{name}": value for name, value in batch_figures(bundles).items()}
     if not bundles:
@@ -187,7 +195,7 @@ def preflight(measured: Sequence[Group], section: RLSection) -> None:
         return
     judged = [s for g in measured for s in g.judged]
     if not judged:
-        raise OverlandError("rl: every measured episode failed for reasons outside the policy; see the episodes written")
+        raise OverlandError("rl: every measured episode failed for reasons outside the policy; read the episodes")
     success = sum(s.success for s in judged) / len(judged)
     wrong = sum(s.parse_errors > 0 for s in judged) / len(judged)
     found = f"rl: {share:.0%} of {len(measured)} measured groups have both better and worse samples"
@@ -212,30 +220,26 @@ def refuse_empty(figures: Mapping[str, float], section: RLSection) -> None:
 def write_episodes(run: RunFolder, name: str, groups: Sequence[Group]) -> str:
     """Every episode of a batch, whole, with what the trainer made of it; returns the path inside the run folder."""
     path = run.episodes / f"{name}.jsonl.zst"
-    write_jsonl_zst(path, (episode_record(group, index) for group in groups for index in range(len(group.samples))))
+    write_jsonl_zst(path, (episode_record(group, sample) for group in groups for sample in group.samples))
     return str(path.relative_to(run.path))
 
 
-def episode_record(group: Group, index: int) -> dict[str, Any]:
-    """An episode in wire form, with the trainer's view under `group` (verifiers' place for the trainer's own data)."""
-    sample = group.samples[index]
-    return {
-        **sample.episode,
-        "group": {
-            "id": f"{group.task_id}/{group.effort}",
-            "index": index,
-            "domain": group.domain,
-            "level": group.level,
-            "effort": group.effort,
-            "reward": sample.reward,
-            "success": sample.success,
-            "over_budget": sample.over_budget,
-            "thinking_tokens": sample.thinking_tokens,
-            "output_tokens": sample.output_tokens,
-            "stop": sample.stop,
-            "policy_version": sample.policy_version,
-        },
+def episode_record(group: Group, sample: Sample) -> dict[str, Any]:
+    """An episode in wire form; what the trainer made of it stands in its trace's `info.training`."""
+    training = {
+        "domain": group.domain,
+        "level": group.level,
+        "effort": group.effort,
+        "reward": sample.reward,
+        "success": sample.success,
+        "over_budget": sample.over_budget,
+        "policy_version": sample.policy_version,
     }
+    record: dict[str, Any] = {"id": sample.id, "group": {"id": group.task_id}, **sample.episode}
+    traces = [dict(trace) for trace in record.get("traces", [])]
+    for trace in traces[:1]:
+        trace["info"] = {**trace.get("info", {}), "training": training}
+    return {**record, "traces": traces} if traces else {**record, "training": training}
 
 
 def processor_seconds() -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from overland.rl.batch import Bundle, MicroBatch, collate, forward_of, split
 from overland.rl.loss import LossFigures, likelihood_loss, policy_loss, token_logprobs
 from overland.rl.section import RLSection
+from overland.train.optim import adamw, clip_gradients
 
 
 @dataclass
@@ -19,11 +20,8 @@ class UpdateFigures:
     """What one pass over a set of bundles did."""
 
     loss: float = 0.0
-    figures: LossFigures = None  # type: ignore[assignment]
+    figures: LossFigures = field(default_factory=LossFigures)
     positions: int = 0
-
-    def __post_init__(self) -> None:
-        self.figures = self.figures or LossFigures()
 
 
 def batch_loss(
@@ -33,9 +31,7 @@ def batch_loss(
     logits_NV = forward_of(model)(model, batch)
     logp_N, entropy_N = token_logprobs(logits_NV, batch.target_N, section.temperature)
     if section.loss == "likelihood":
-        return likelihood_loss(
-            logp_N, batch.sampler_logp_N, batch.advantage_N, batch.weight_N, entropy_N=entropy_N
-        )
+        return likelihood_loss(logp_N, batch.sampler_logp_N, batch.advantage_N, batch.weight_N, entropy_N=entropy_N)
     reference_logp_N = None
     if reference is not None:
         with torch.no_grad():
@@ -62,7 +58,7 @@ def accumulate(
     for part in split(bundles, section.micro_batch_tokens):
         batch = collate(part, device=next(model.parameters()).device)
         loss, figures = batch_loss(model, batch, section, reference)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         result.loss += float(loss.detach())
         result.figures.add(figures)
         result.positions += batch.tokens
@@ -71,19 +67,17 @@ def accumulate(
 
 def apply_step(model: nn.Module, optimizer: torch.optim.Optimizer, max_grad_norm: float) -> float:
     """Clip, step, clear. Returns the norm before clipping; a gradient that is not finite is not applied."""
-    norm = float(nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm))
-    if norm == norm and norm != float("inf"):
+    norm = clip_gradients(model.parameters(), max_grad_norm)
+    if math.isfinite(norm):
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return norm
 
 
 def make_optimizer(model: nn.Module, section: RLSection) -> torch.optim.AdamW:
-    """AdamW over the parameters that want a gradient (router biases and other buffers are left alone)."""
-    wanted: list[Any] = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(
-        wanted, lr=section.lr, betas=section.betas, weight_decay=section.weight_decay, foreach=True
-    )
+    """AdamW over the parameters that want a gradient (the routers' selection biases are buffers and stay as they are,
+    so that trainer and sampler choose the same experts)."""
+    return adamw(model, section.lr, weight_decay=section.weight_decay, betas=section.betas)
 
 
 def learning_rate(section: RLSection, step: int) -> float:
