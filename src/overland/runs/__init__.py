@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from overland.runs.atomic import atomic_write, explain_disk_errors, read_json, replace_folder, sha256_file, write_json
 from overland.runs.folder import RunFolder
+from overland.runs.interrupt import Interrupt, deferred_interrupt
 from overland.runs.jsonl import read_jsonl_zst, write_jsonl_zst
 from overland.runs.progress import Deadline, Progress, progress
 
 __all__ = [
     "Deadline",
+    "Interrupt",
     "Progress",
     "RunFolder",
     "atomic_write",
+    "deferred_interrupt",
     "explain_disk_errors",
     "progress",
     "read_json",

@@ -50,8 +50,8 @@ class LossSpike:
                     step,
                     "loss_spike",
                     loss,
-                    f"step {step}: loss {loss:.4g} is {z:.1f} deviations above the running median {middle:.4g}. One such "
-                    "step is often an odd batch; if they repeat, lower lr, lengthen warmup or lower clip.",
+                    f"step {step}: loss {loss:.4g} is {z:.1f} deviations above the running median {middle:.4g}. "
+                    "One such step is often an odd batch; if they repeat, lower lr, lengthen warmup or lower clip.",
                 )
         self.history = [*self.history, loss][-self.window :]
         return found
@@ -75,8 +75,8 @@ class NonFinite:
         what, value = ("loss", loss) if not math.isfinite(loss) else ("gradient norm", grad_norm)
         if self.in_a_row >= self.patience:
             raise OverlandError(
-                f"step {step}: {what} is {value} for the {self.in_a_row}th step in a row; stopped. The weights are those "
-                "of the last sound step. Lower lr or clip, lengthen warmup, or look for broken rows in the data."
+                f"step {step}: {what} is {value} for the {self.in_a_row}th step in a row; stopped. The weights are "
+                "those of the last sound step. Lower lr or clip, lengthen warmup, or look for broken rows in the data."
             )
         return Alarm(
             step,
@@ -98,29 +98,23 @@ class ExpertLoad:
 
     def check(self, step: int, counts: Sequence[Tensor]) -> list[Alarm]:
         """`counts`: tokens per expert [E] of each layer in this step."""
-        self.sums = [s + c for s, c in zip(self.sums, counts, strict=True)] if self.sums else [c.clone() for c in counts]
+        before = self.sums or [torch.zeros_like(c) for c in counts]
+        self.sums = [s + c for s, c in zip(before, counts, strict=True)]
         self.steps += 1
         if self.steps < self.window:
             return []
-        found: list[Alarm] = []
-        now: set[str] = set()
+        found: dict[str, Alarm] = {}
         for layer, total in enumerate(self.sums):
             load = total.double() / total.double().mean().clamp(min=1e-9)
             dead = (total == 0).nonzero().flatten().tolist()
             busy = (load > self.overload).nonzero().flatten().tolist()
             if dead:
-                now.add(f"dead {layer}")
-                found.append(self._dead(step, layer, dead))
+                found[f"dead {layer}"] = self._dead(step, layer, dead)
             if busy:
-                now.add(f"busy {layer}")
-                found.append(self._busy(step, layer, busy, load.max().item()))
-        new = [a for a in found if f"{'dead' if a.kind == 'dead_experts' else 'busy'} {self._layer(a)}" not in self.raised]
-        self.raised, self.sums, self.steps = now, [], 0
+                found[f"busy {layer}"] = self._busy(step, layer, busy, load.max().item())
+        new = [alarm for name, alarm in found.items() if name not in self.raised]
+        self.raised, self.sums, self.steps = set(found), [], 0
         return new
-
-    @staticmethod
-    def _layer(alarm: Alarm) -> str:
-        return alarm.message.split("expert layer ")[1].split(" ")[0]
 
     def _dead(self, step: int, layer: int, experts: list[int]) -> Alarm:
         return Alarm(

@@ -95,7 +95,7 @@ class Checkpoints:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _checked(self, folder: Path, older: list[int]) -> dict[str, Any]:
-        back = f"Delete {folder} to go back to step {older[-1]}" if older else f"Delete {folder} to start the stage again"
+        back = f"Delete {folder} to {f'go back to step {older[-1]}' if older else 'start the stage again'}"
         state = read_json(folder / "state.json")
         try:
             files = dict(state["sha256"])

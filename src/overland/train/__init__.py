@@ -1,0 +1,59 @@
+"""Pretraining and supervised tuning: loops, losses, optimiser, expert balance, checkpoints, meters and alarms."""
+
+from __future__ import annotations
+
+from overland.train.alarms import Alarm, Alarms, ExpertLoad, LossSpike, NonFinite
+from overland.train.balance import QuantileBalance, histogram_bias, margin_histogram, quantile_bias
+from overland.train.batch import Loader, TokenBatch
+from overland.train.checkpoint import Checkpoints
+from overland.train.dialogues import Dialogue, DialogueOrder, Group, group_by_prefix
+from overland.train.evaluate import evaluate_bpb, evaluate_dialogues
+from overland.train.losses import cross_entropy, token_logprobs
+from overland.train.meters import ExpertCounts, Throughput, bits_per_byte, expert_metrics, utilisation
+from overland.train.optim import adamw, clip_gradients, decay_groups, set_learning_rate
+from overland.train.pretrain import pretrain
+from overland.train.schedules import SCHEDULES, learning_rate
+from overland.train.section import LoopSection, PretrainSection, SFTSection
+from overland.train.sft import sft
+from overland.train.shared_prefix import GroupedOutput, run_groups
+
+__all__ = [
+    "SCHEDULES",
+    "Alarm",
+    "Alarms",
+    "Checkpoints",
+    "Dialogue",
+    "DialogueOrder",
+    "ExpertCounts",
+    "ExpertLoad",
+    "Group",
+    "GroupedOutput",
+    "Loader",
+    "LoopSection",
+    "LossSpike",
+    "NonFinite",
+    "PretrainSection",
+    "QuantileBalance",
+    "SFTSection",
+    "Throughput",
+    "TokenBatch",
+    "adamw",
+    "bits_per_byte",
+    "clip_gradients",
+    "cross_entropy",
+    "decay_groups",
+    "evaluate_bpb",
+    "evaluate_dialogues",
+    "expert_metrics",
+    "group_by_prefix",
+    "histogram_bias",
+    "learning_rate",
+    "margin_histogram",
+    "pretrain",
+    "quantile_bias",
+    "run_groups",
+    "set_learning_rate",
+    "sft",
+    "token_logprobs",
+    "utilisation",
+]

@@ -1,0 +1,74 @@
+"""The options of the training loops."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from overland.config import Section
+
+
+class LoopSection(Section):
+    """What every training loop has."""
+
+    steps: int = Field(200, ge=1)
+    """Optimiser steps."""
+    lr: float = Field(1e-3, gt=0)
+    """Peak learning rate of AdamW."""
+    warmup: int = Field(10, ge=0)
+    """Steps over which the rate rises linearly."""
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    """How the rate falls afterwards: half a cosine, a straight line over the last fifth (wsd), or not at all."""
+    floor: float = Field(0.1, ge=0, le=1)
+    """The share of lr at which the schedule ends."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's averaging of gradients and of their squares."""
+    eps: float = Field(1e-8, gt=0)
+    """AdamW's floor under the root of the squares."""
+    weight_decay: float = Field(0.1, ge=0)
+    """Decay of matrices; vectors, norms, biases, embeddings and convolution taps never decay."""
+    clip: float = Field(1.0, ge=0)
+    """Largest global norm of the gradient; 0 does not clip."""
+    micro_batches: int = Field(1, ge=1)
+    """Pieces in which a step's batch is computed. Changes memory, not the result."""
+    balance: Literal["quantile", "none"] = "quantile"
+    """How the router's selection bias follows the load: by quantiles after every step, or not at all."""
+    balance_ema: float = Field(0.9, ge=0, lt=1)
+    """Share of the old bias that is kept; small steps are noisy and need more of it."""
+    balance_bins: int = Field(0, ge=0)
+    """Histogram bins for balancing; 0 sorts the step's scores exactly."""
+    checkpoint_every: int = Field(50, ge=1)
+    """Steps between checkpoints."""
+    keep_checkpoints: int = Field(2, ge=1)
+    """How many checkpoints stay on disk."""
+    patience: int = Field(5, ge=1)
+    """So many steps in a row with a loss or gradient that is not finite stop the run; fewer are skipped and counted."""
+    shares_every: int = Field(10, ge=1)
+    """Steps between two records of every expert's share of the tokens."""
+    seed: int = 0
+    """Seed of the order of the data."""
+
+
+class PretrainSection(LoopSection):
+    """Pretraining on packed text."""
+
+    lr: float = Field(4e-3, gt=0)
+    """Peak learning rate of AdamW."""
+    batch: int = Field(16, ge=1)
+    """Sequences a step."""
+    length: int = Field(128, ge=2)
+    """Tokens a sequence."""
+
+
+class SFTSection(LoopSection):
+    """Supervised tuning on dialogues; only what the assistant said is learned."""
+
+    lr: float = Field(2e-3, gt=0)
+    """Peak learning rate of AdamW."""
+    batch: int = Field(24, ge=1)
+    """Dialogues a step."""
+    members: int = Field(8, ge=1)
+    """Dialogues that share one computed prefix; a step holds batch / members such groups."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decay of matrices; vectors, norms, biases, embeddings and convolution taps never decay."""

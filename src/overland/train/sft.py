@@ -1,0 +1,89 @@
+"""Supervised tuning on dialogues: only the assistant's tokens carry loss, shared beginnings are computed once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from overland.model import Decoder
+from overland.runs import RunFolder, deferred_interrupt, progress
+from overland.train.balance import Reduce
+from overland.train.dialogues import Dialogue, DialogueOrder, as_dialogues
+from overland.train.evaluate import evaluate_dialogues
+from overland.train.losses import token_logprobs
+from overland.train.section import SFTSection
+from overland.train.shared_prefix import run_groups
+from overland.train.step import Steps, device_of
+
+
+def sft(
+    model: Decoder,
+    dataset: Iterable[object],
+    section: SFTSection,
+    run: RunFolder,
+    *,
+    held_out: Iterable[object] | None = None,
+    resume: bool = False,
+    stage: str = "sft",
+    reduce: Reduce | None = None,
+) -> dict[str, Any]:
+    """Tune `model` in place on `dataset` (Dialogue, or (ids, trained[, label])); returns the figures of the stage.
+
+    Resuming, Ctrl-C and errors are those of `pretrain`. The order of the data follows from seed and step alone.
+    """
+    dialogues = as_dialogues(dataset)
+    kept_out = as_dialogues(held_out) if held_out is not None else []
+    order = DialogueOrder(dialogues, section.batch, section.members, section.seed)
+    steps = Steps(model, section, run, stage, "sft", None, reduce)
+    first = steps.start(resume)
+    device = device_of(model)
+
+    model.train()
+    with deferred_interrupt() as stop, progress(stage, section.steps) as bar:
+        bar.advance(first)
+        for step in range(first, section.steps):
+            groups = order.step(step)
+            denominator = float(sum(sum(d.trained[1:]) for group in groups for d in group.members))
+            by_label: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+            loss, tokens = 0.0, 0
+            pieces = min(section.micro_batches, len(groups))
+            for piece in (groups[i::pieces] for i in range(pieces)):
+                out = run_groups(model, piece, device)
+                nll = -token_logprobs(out.logits, out.targets) * out.weights
+                part = nll.sum() / denominator
+                part.backward()
+                loss += part.item()
+                tokens += out.tokens
+                _add_labels(by_label, out.rows, nll.detach(), out.weights)
+                for router in out.router:
+                    steps.observe(router)
+            figures = {f"sft/loss/{name}": total / weight for name, (total, weight) in sorted(by_label.items())}
+            steps.finish(step, loss, tokens, **figures)
+            bar.advance(loss=loss)
+            if stop.asked:
+                steps.save(step + 1)
+                raise KeyboardInterrupt
+
+    model.eval()
+    result: dict[str, Any] = {
+        "steps": section.steps,
+        "tokens": steps.tokens,
+        "loss": steps.last_loss,
+        "dialogues": len(dialogues),
+        "skipped_steps": steps.alarms.skipped,
+    }
+    if kept_out:
+        result["held_out"] = evaluate_dialogues(model, kept_out)
+        flat = {f"held_out/{label}/{k}": v for label, found in result["held_out"].items() for k, v in found.items()}
+        run.metrics({"stage": stage, "step": section.steps, **flat})
+    return result
+
+
+def _add_labels(sums: dict[str, list[float]], rows: Sequence[Dialogue], nll: Tensor, weights: Tensor) -> None:
+    for dialogue, total, weight in zip(rows, nll.sum(1).tolist(), weights.sum(1).tolist(), strict=True):
+        if dialogue.label:
+            sums[dialogue.label][0] += total
+            sums[dialogue.label][1] += weight
