@@ -1,0 +1,228 @@
+"""POST /v1/chat/completions: OpenAI's Chat Completions, whole and streamed.
+
+Beyond OpenAI's own fields: `reasoning` and `reasoning_content` (both names are in use) carry the thinking, and
+`return_token_ids` gives what trainers need: prompt ids, sampled ids and which of them were forced.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from overland.chat import Message, ToolCall
+from overland.serve.conversation import Placed, check_conversation, check_stops, check_tools, choose_tools
+from overland.serve.errors import as_api_error, bad_request, error_body
+from overland.serve.generation import Answer, Ask, Choice, Event, Generator, Plan
+from overland.serve.openai_schema import ChatMessage, ChatRequest, NamedToolChoice
+from overland.serve.settings import ServeSection
+from overland.serve.streaming import merge, sse
+
+FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "calls": "tool_calls"}
+NO_LOGPROB = -9999.0  # JSON has no -inf; OpenAI's own stand-in
+
+
+def read_request(body: ChatRequest, settings: ServeSection) -> Ask:
+    """The request in neutral terms. Raises a 400 that names the field."""
+    placed = [Placed(f"messages.{i}", _message(f"messages.{i}", one)) for i, one in enumerate(body.messages)]
+    tools = check_tools(
+        (f"tools.{i}.function.parameters", tool.function.name, tool.function.description, tool.function.parameters)
+        for i, tool in enumerate(body.tools or [])
+    )
+    if isinstance(body.tool_choice, NamedToolChoice):
+        tools, choice = choose_tools("tool_choice", tools, "required", body.tool_choice.function.name)
+    else:
+        tools, choice = choose_tools("tool_choice", tools, body.tool_choice or "auto", None)
+    if body.n is not None and body.n > settings.max_choices:
+        raise bad_request("n", f"{body.n} choices; at most {settings.max_choices}")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request("top_logprobs", "needs logprobs: true")
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options", "needs stream: true")
+    return Ask(
+        messages=check_conversation(placed),
+        tools=tools,
+        tool_choice=choice,
+        parallel_calls=body.parallel_tool_calls is not False,
+        effort=body.reasoning_effort,
+        think_budget=body.thinking_token_budget,
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=max(0, body.top_k or 0),
+        seed=body.seed,
+        stops=check_stops("stop", body.stop),
+        choices=body.n or 1,
+    )
+
+
+def _message(field: str, one: ChatMessage) -> Message:
+    content = one.content if isinstance(one.content, str) else "".join(part.text for part in one.content or [])
+    if one.role == "tool":
+        if not one.tool_call_id:
+            raise bad_request(f"{field}.tool_call_id", "a tool message needs the id of the call it answers")
+        return Message("tool", content, tool_call_id=one.tool_call_id)
+    if one.role == "assistant":
+        calls = tuple(ToolCall(c.id, c.function.name, c.function.arguments) for c in one.tool_calls or [])
+        if one.content is None and not calls:
+            raise bad_request(f"{field}.content", "an assistant message needs content or tool_calls")
+        return Message("assistant", content, one.reasoning_content or one.reasoning or "", calls, name=one.name)
+    if one.content is None:
+        raise bad_request(f"{field}.content", f"a {one.role} message needs content")
+    if one.tool_calls:
+        raise bad_request(f"{field}.tool_calls", f"only an assistant calls tools, not a {one.role}")
+    return Message("system" if one.role == "developer" else one.role, content, name=one.name)
+
+
+class ChatAnswer:
+    """One request's answer, in either form; ids and times are the same in both."""
+
+    def __init__(self, generator: Generator, plan: Plan, body: ChatRequest, request_id: str) -> None:
+        self._generator = generator
+        self._plan = plan
+        self._body = body
+        self._request_id = request_id
+        self._head = {
+            "id": "chatcmpl-" + secrets.token_hex(12),
+            "created": int(time.time()),
+            "model": body.model,
+            "system_fingerprint": None,
+        }
+
+    async def whole(self) -> dict[str, Any]:
+        """The chat.completion object."""
+        choices = self._generator.choices(self._plan)
+        async with aclosing(merge([choice.deltas() for choice in choices])) as deltas:
+            async for _ in deltas:
+                pass
+        answer = {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [self._choice(choice) for choice in choices],
+            "usage": self._usage(choices),
+        }
+        if self._body.return_token_ids:
+            answer["prompt_token_ids"] = self._plan.prompt.ids
+        return answer
+
+    async def stream(self) -> AsyncGenerator[bytes]:
+        """chat.completion.chunk events, the usage chunk where asked for, then [DONE]."""
+        choices = self._generator.choices(self._plan)
+        first = True
+        try:
+            async with aclosing(merge([choice.deltas() for choice in choices])) as deltas:
+                async for number, delta in deltas:
+                    if first:
+                        for choice in choices:
+                            yield self._chunk(choice.number, {"role": "assistant", "content": ""}, prompt=True)
+                        first = False
+                    tokens = {} if delta.token is None else self._tokens([delta.token], [delta.logprob])
+                    for event in delta.events:
+                        yield self._chunk(number, _delta(event), tokens)
+                        tokens = {}
+                    if tokens:
+                        yield self._chunk(number, {}, tokens)
+            for choice in choices:
+                yield self._chunk(choice.number, {}, finish=FINISH[choice.answer.finish])
+            if self._body.stream_options is not None and self._body.stream_options.include_usage:
+                yield sse(
+                    {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self._usage(choices)}
+                )
+        except Exception as error:
+            failure = as_api_error(error, self._request_id)
+            yield sse(error_body(failure, anthropic=False, request_id=self._request_id))
+        yield sse("[DONE]")
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        answer = choice.answer
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": answer.content if answer.content or not answer.calls else None,
+            "refusal": None,
+            "reasoning": answer.reasoning or None,
+            "reasoning_content": answer.reasoning or None,
+        }
+        if answer.calls:
+            message["tool_calls"] = [call.to_openai() for call in answer.calls]
+        made: dict[str, Any] = {
+            "index": choice.number,
+            "message": message,
+            "finish_reason": FINISH[answer.finish],
+            "logprobs": None,
+            **self._tokens(answer.ids, answer.logprobs),
+        }
+        if self._body.return_token_ids:
+            made |= {"prompt_token_ids": self._plan.prompt.ids, "forced_tokens": answer.forced}
+        if answer.errors:
+            made["parse_errors"] = list(answer.errors)
+        return made
+
+    def _tokens(self, ids: list[int], logprobs: list[float]) -> dict[str, Any]:
+        """What a request wants to know about tokens: log-probabilities and ids of all that was sampled, in order."""
+        made: dict[str, Any] = {}
+        if self._body.logprobs:
+            bytes_of = self._generator.tokenizer.bytes_of
+            made["logprobs"] = {
+                "content": [
+                    {
+                        "token": bytes_of([token]).decode("utf-8", "replace"),
+                        "bytes": list(bytes_of([token])),
+                        "logprob": max(logprob, NO_LOGPROB) if logprob == logprob else NO_LOGPROB,
+                        "top_logprobs": [],
+                    }
+                    for token, logprob in zip(ids, logprobs, strict=True)
+                ],
+                "refusal": None,
+            }
+        if self._body.return_token_ids:
+            made["token_ids"] = ids
+        return made
+
+    def _chunk(
+        self,
+        number: int,
+        delta: dict[str, Any],
+        tokens: dict[str, Any] | None = None,
+        finish: str | None = None,
+        prompt: bool = False,
+    ) -> bytes:
+        choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": finish, **(tokens or {})}
+        chunk: dict[str, Any] = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+        if prompt and self._body.return_token_ids:
+            chunk["prompt_token_ids"] = choice["prompt_token_ids"] = self._plan.prompt.ids
+        if self._body.stream_options is not None and self._body.stream_options.include_usage:
+            chunk["usage"] = None
+        return sse(chunk)
+
+    @staticmethod
+    def _usage(choices: list[Choice]) -> dict[str, Any]:
+        answers: list[Answer] = [choice.answer for choice in choices]
+        prompt = answers[0].prompt_tokens
+        completion = sum(len(answer.ids) for answer in answers)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": answers[0].cached_tokens, "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": sum(answer.reasoning_tokens for answer in answers),
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
+        }
+
+
+def _delta(event: Event) -> dict[str, Any]:
+    if event.kind == "think":
+        return {"reasoning": event.text, "reasoning_content": event.text}
+    if event.kind == "text":
+        return {"content": event.text}
+    if event.kind == "call_start":
+        function = {"name": event.name, "arguments": ""}
+        return {"tool_calls": [{"index": event.index, "id": event.id, "type": "function", "function": function}]}
+    if event.kind == "call_args":
+        return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
+    return {}

@@ -1,0 +1,98 @@
+"""The body of POST /v1/chat/completions. Fields that change nothing here (user, metadata, store ...) are ignored."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class Wire(BaseModel):
+    """Strict (no text for a number), finite, tolerant of fields it does not know."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class TextPart(Wire):
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(Wire):
+    name: str = Field(min_length=1)
+    arguments: str
+
+
+class AssistantCall(Wire):
+    id: str = Field(min_length=1)
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Wire):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[AssistantCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class FunctionSpec(Wire):
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class FunctionTool(Wire):
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+class NamedFunction(Wire):
+    name: str
+
+
+class NamedToolChoice(Wire):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class StreamOptions(Wire):
+    include_usage: bool | None = None
+
+
+class ResponseFormat(Wire):
+    type: Literal["text"]
+
+
+class ChatRequest(Wire):
+    """What a chat completion may ask for; what it may not is refused by name, never silently dropped."""
+
+    model: str
+    messages: list[ChatMessage] = Field(min_length=1)
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    thinking_token_budget: int | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: str | list[str] | None = None
+    n: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=0)
+    frequency_penalty: float | None = Field(default=None, ge=0, le=0)
+    presence_penalty: float | None = Field(default=None, ge=0, le=0)
+    logit_bias: dict[str, float] | None = Field(default=None, max_length=0)
+    response_format: ResponseFormat | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
