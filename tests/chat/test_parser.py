@@ -117,13 +117,15 @@ def test_of_a_broken_turn_nothing_is_lost_and_nothing_stands_twice(tokenizer: To
     assert not any(marker in text for text in said for marker in SPECIAL_TOKENS)
 
 
-@given(soup=soups())
-def test_only_a_call_that_was_closed_parses(tokenizer: Tokenizer, soup: list[str]):
-    turn = parse(TO_TOOLS + OPEN_CALL + ARGUMENT.format("a", "number", "1") + "".join(soup), tokenizer)
-    first = turn.tool_calls[0]
-    if first.arguments.endswith("}"):
-        assert "<|close|>call<|sep|>" in "".join(soup)
-        first.parsed()
+@given(soup=soups(), unfinished=st.sampled_from(["1}", ": 1}", '"}', ""]), kind=st.sampled_from(["number", "string"]))
+def test_only_typed_arguments_that_were_said_to_the_end_parse(tokenizer, soup: list[str], unfinished: str, kind: str):
+    begun = TO_TOOLS + OPEN_CALL + f'<|open|>argument key=", " type="{kind}"<|sep|>' + unfinished
+    call = parse(begun + "".join(soup), tokenizer).tool_calls[0]
+    try:
+        call.parsed()
+    except MalformedCall:
+        return
+    assert "".join(soup).index("<|close|>argument<|sep|>") < "".join(soup).index("<|close|>call<|sep|>")
 
 
 @given(ids=st.lists(st.integers(0, 650), max_size=60))
@@ -263,6 +265,8 @@ CALLS_AFTER = '<|open|>call tool="t" index="1"<|sep|><|close|>call<|sep|>'
         (TO_TOOLS + "x" + CALLS_AFTER + "<|close|>tools<|sep|>" + END, ["t"], ["stray_text"]),
         (TO_TOOLS + OPEN_CALL + "<|close|>tools<|sep|>" + END, ["t"], ["unclosed_call"]),
         (TO_TOOLS + OPEN_CALL, ["t"], ["unclosed_call"]),
+        (TO_TOOLS + OPEN_CALL + ARGUMENT.format("k", "null", "null") + '<|open|>json type="object"<|sep|>{}'
+         "<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>" + END, ["t"], ["refused_argument"]),
     ],
 )  # fmt: skip
 def test_faults_around_calls(tokenizer: Tokenizer, text: str, names: list[str], expected: list[str]):
@@ -275,6 +279,7 @@ def test_faults_around_calls(tokenizer: Tokenizer, text: str, names: list[str], 
     [
         '<|open|>argument key="k" type="string"<|sep|>par',
         '<|open|>argument key="k" type="number"<|sep|>4',
+        '<|open|>argument key="k" type="number"<|sep|>4}',
         ARGUMENT.format("k", "string", "a"),
     ],
 )

@@ -81,8 +81,8 @@ def test_only_what_the_assistant_says_is_trained():
     assert text_of([segment for segment in segments if segment.trained]) == (
         "<|open|>think<|sep|>Need the weather tool.<|close|>think<|sep|><|open|>response<|sep|>Checking."
         '<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
-        '<|open|>argument key="city" type="string"<|sep|>Paris<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>'
-        "<|end_of_msg|>"
+        '<|open|>argument key="city" type="string"<|sep|>Paris<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>"
     )
 
 

@@ -4,8 +4,8 @@ It works on token ids, so that text which merely spells a marker is never taken 
 that breaks the grammar is read as far as it makes sense, and everything odd is recorded as an error "code: detail".
 Text that stands outside every channel goes into the errors, never into another channel.
 
-A call that was broken off keeps its JSON text unterminated: what was not said to the end does not parse, hence does
-not run.
+A call that was broken off keeps its JSON text unterminated: arguments that were not said to the end do not parse,
+hence do not run.
 """
 
 from __future__ import annotations
@@ -299,7 +299,8 @@ class _Call:
     def open_child(self, tag: str, values: dict[str, str], error: Any, emit: Any) -> None:
         self._value = []
         self._key = values.get("key", "")
-        if self._mode == "json" or (self._mode and self._mode != tag):
+        # After a child that was broken off nothing may follow: the open quote would turn later text into structure.
+        if self._broken or self._mode == "json" or (self._mode and self._mode != tag):
             self._type = "refused"
             self._broken = True
             return
@@ -333,11 +334,11 @@ class _Call:
         text = "".join(self._value)
         kind, self._type = self._type, ""
         if kind == "refused":
-            error("mixed_arguments", f"{self._key} {text}".strip())
+            error("refused_argument", f"{self._key} {text}".strip())
         elif not closed:
             self._broken = True
             if kind not in ("string", "json"):
-                emit(text)
+                emit('"' + json.dumps(text, ensure_ascii=False)[1:-1])
         elif kind == "string":
             emit('"')
         elif kind == "json":
