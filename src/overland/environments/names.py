@@ -19,7 +19,8 @@ _CODAS = ("", "n", "l", "r", "s", "m", "k")
 _TAKEN = frozenset({
     "made", "make", "take", "name", "note", "label", "table", "total", "final", "level", "data", "file", "line",
     "lines", "move", "later", "never", "begin", "tutor", "baker", "miner", "potter", "tailor", "naked", "rapes",
-    "penis", "nazis",
+    "penis", "nazis", "files", "give", "given", "five", "site", "notes", "page", "same", "names", "mason",
+    "meta", "done", "sales",
 })
 # fmt: on
 

@@ -42,9 +42,9 @@ class Taskset(abc.ABC):
             raise UsageError(
                 f"kind {kind!r} is not in level {level} of {self.name}: use one of {', '.join(self.kinds[level])}"
             )
-        rng = random.Random(f"overland/{self.name}/{split}/{level}/{seed}")
-        chosen = rng.choice(self.kinds[level])
-        return self.build(rng, split, level, seed, kind or chosen)
+        name = f"overland/{self.name}/{split}/{level}/{seed}"
+        kind = kind or random.Random(name).choice(self.kinds[level])
+        return self.build(random.Random(f"{name}/{kind}"), split, level, seed, kind)
 
     def tasks(self, split: str, level: int, start: int = 0) -> Iterator[Task]:
         """Tasks of consecutive seeds, without end."""

@@ -1,0 +1,196 @@
+"""Tasks follow from their seed; oracles solve them in level + 1 calls through the real tools."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from overland.environments import (
+    DOMAINS,
+    Attempt,
+    Task,
+    combine,
+    faults,
+    load_environment,
+    prompts_finance,
+    prompts_terminal,
+    prompts_web,
+    score,
+    task_data,
+    task_from_data,
+)
+from overland.environments.names import NAMES, split_of
+from overland.environments.terminal import FOLDERS
+from overland.environments.web import ATTRIBUTES, JOBS, RELATIONS, page_html
+from overland.errors import OverlandError, UsageError
+
+
+def every_kind(seeds: range, splits: tuple[str, ...] = ("train", "held_out")) -> Iterator[Task]:
+    for domain, taskset in DOMAINS.items():
+        for level, kinds in taskset.kinds.items():
+            for kind in kinds:
+                for split in splits:
+                    for seed in seeds:
+                        yield load_environment(domain).task(split, level, seed, kind)
+
+
+def names_in(task: Task) -> set[str]:
+    return set(re.findall(r"[a-z]+", repr(task))) & (set(NAMES["train"]) | set(NAMES["held_out"]))
+
+
+def test_equal_seeds_give_equal_tasks_and_different_seeds_different_worlds() -> None:
+    first, again = list(every_kind(range(3))), list(every_kind(range(3)))
+    assert first == again
+    worlds = [tuple(sorted(names_in(task))) for task in first]
+    assert len(set(worlds)) == len(worlds)
+
+
+def test_a_seed_means_the_same_task_on_every_machine() -> None:
+    """Golden: a change here silently makes recorded episodes and held-out sets another thing."""
+    found = {name: load_environment(name).task("held_out", 2, 7) for name in DOMAINS}
+    assert {name: (task.prompt, task.answer) for name, task in found.items()} == GOLDEN
+
+
+def test_splits_share_no_name() -> None:
+    for task in every_kind(range(20)):
+        assert names_in(task), task.id
+        assert {split_of(name) for name in names_in(task)} == {task.split}
+
+
+def test_no_name_is_a_word_of_prompts_pages_or_commands() -> None:
+    sources = (prompts_terminal, prompts_finance, prompts_web)
+    texts = [str(value) for module in sources for key, value in vars(module).items() if key.isupper()]
+    words = set(
+        re.findall(r"[a-z]+", " ".join([*texts, page_html("", (), 0), *FOLDERS, *JOBS, *RELATIONS, *ATTRIBUTES]))
+    )
+    words |= {"select", "from", "where", "order", "desc", "limit", "firms", "facts", "sales", "profit", "next", "done"}
+    assert len(words) > 250
+    assert not words & (set(NAMES["train"]) | set(NAMES["held_out"]))
+    assert len(NAMES["train"]) > 10_000
+    assert all(re.fullmatch(r"[a-z]{4,6}", name) for names in NAMES.values() for name in names)
+
+
+def test_every_kind_passes_every_probe() -> None:
+    for task in every_kind(range(4)):
+        assert faults(task) == []
+
+
+def test_a_leaking_prompt_and_a_wrong_answer_are_refused() -> None:
+    import dataclasses
+
+    task = load_environment("web").task("train", 1, 0)
+    leaking = dataclasses.replace(task, prompt=f"{task.prompt} {task.answer}")
+    assert any("stands in the prompt" in fault for fault in faults(leaking))
+    longer = dataclasses.replace(task, level=2)
+    assert any("oracle takes 2 calls" in fault for fault in faults(longer))
+    terminal = load_environment("terminal").task("train", 1, 0, "copy")
+    lazy = dataclasses.replace(terminal, outcome="answer", expected=terminal.files)
+    assert faults(lazy)
+
+
+@pytest.mark.parametrize("effort", ["low", "high", "max"])
+def test_demonstrations_call_the_real_tool_and_end_with_the_answer_alone(effort: str) -> None:
+    for task in every_kind(range(3)):
+        messages = task.oracle_conversation(effort)
+        roles = [message.role for message in messages]
+        assert roles == ["user", *["assistant", "tool"] * (task.level + 1), "assistant"]
+        assert messages[-1].content == task.answer
+        assert all(m.content == "" and len(m.tool_calls) == 1 for m in messages[1:-1:2])
+        for call, result in zip(messages[1:-1:2], messages[2::2], strict=False):
+            assert result.tool_call_id == call.tool_calls[0].id
+            task.tool_specs()[0].check(json.loads(call.tool_calls[0].arguments))
+            assert len(result.content.split()) <= 12
+            assert not result.content.startswith("error")
+        if task.outcome == "answer":
+            assert task.answer in re.findall(r"\w+", messages[-2].content)
+
+
+def test_thinking_is_empty_at_low_one_step_at_high_and_the_remaining_plan_at_max() -> None:
+    for task in every_kind(range(3)):
+        thoughts = {
+            effort: [m.reasoning for m in task.oracle_conversation(effort) if m.role == "assistant"]
+            for effort in ("low", "high", "max")
+        }
+        assert not any(thoughts["low"])
+        assert all(len(thought.split()) <= 2 for thought in thoughts["high"])
+        assert thoughts["high"][-1] == "answer"
+        assert thoughts["max"][-1] == f"= {task.answer}"
+        plans = [thought.split(" > ") for thought in thoughts["max"][:-1]]
+        assert all(len(a) >= len(b) for a, b in itertools.pairwise(plans))
+        assert sum(map(len, thoughts["high"])) < sum(map(len, thoughts["max"]))
+
+
+def test_figures_of_a_world_are_all_different() -> None:
+    for seed in range(30):
+        task = load_environment("finance").task("train", 3, seed)
+        cells = [value for _, _, *values in task.facts for value in values]  # type: ignore[attr-defined]
+        assert len(set(cells)) == len(cells)
+
+
+def test_pointers_never_loop() -> None:
+    for seed in range(60):
+        task = load_environment("terminal").task("train", 3, seed)
+        files = {path: text.strip() for path, text in task.files.items()}  # type: ignore[attr-defined]
+        for start in files:
+            path, steps = start, 0
+            while files[path].startswith("next "):
+                path, steps = files[path][5:], steps + 1
+                assert steps < len(files)
+
+
+def test_a_task_is_rebuilt_from_its_data() -> None:
+    for task in every_kind(range(2)):
+        assert task_from_data(json.loads(json.dumps(task_data(task)))) == task
+    data = task_data(load_environment("web").task("train", 0, 0))
+    with pytest.raises(UsageError, match="another version"):
+        task_from_data({**data, "prompt": "open the page"})
+
+
+def test_a_right_answer_after_the_world_was_changed_is_worth_nothing() -> None:
+    task = load_environment("terminal").task("train", 0, 0, "read")
+    with task.world() as world:
+        messages = [*task.messages(), task.oracle_conversation("low")[-1]]
+        assert combine(score(task, Attempt(messages), world)) == 1.0
+        (world.workdir.path / "extra.txt").write_text("x")  # type: ignore[attr-defined]
+        scored = score(task, Attempt(messages), world)
+        assert combine(scored) == 0.0
+        assert scored["harm"].value == 1.0
+        assert combine(scored, wrong=0.5, harm=0.25) == -0.75
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("training", 0, 0), "split 'training' is unknown: use one of train, held_out"),
+        (("train", 4, 0), "level 4 does not exist in web: use one of 0, 1, 2, 3"),
+        (("train", 0, -1), "seed -1"),
+        (("train", 0, 0, "chain"), "kind 'chain' is not in level 0 of web: use one of page"),
+    ],
+)
+def test_wrong_arguments_name_what_is_valid(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        load_environment("web").task(*arguments)  # type: ignore[arg-type]
+
+
+def test_an_unknown_environment_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="Did you mean terminal"):
+        load_environment("termnal")
+    with pytest.raises(UsageError, match="no option 'colour'"):
+        load_environment("web", colour=1)
+
+
+def test_the_oracles_shell_runs_nothing_but_the_oracles_commands() -> None:
+    with load_environment("terminal").task("train", 0, 0).world() as world:
+        with pytest.raises(OverlandError, match="not one of the oracle's"):
+            world.call_now({"cmd": "id"})
+
+
+GOLDEN: dict[str, tuple[str, str]] = {
+    "terminal": ("take bag/visar.txt first and then follow on , which word is last ?", "rinin"),
+    "finance": ("go to ladem , pick its owner ; now best debt , then only profit please", "674"),
+    "web": ("start at gisor , walk on to boss , on to tutor , find there the pet", "pesek"),
+}
