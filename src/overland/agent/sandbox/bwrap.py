@@ -70,22 +70,22 @@ class Bwrap(Sandbox):
 
     def launch(self, argv: Sequence[str], workdir: Path | None, limits: SandboxLimits) -> Launch:
         data = [PASSWD, GROUP]
-        words = "--unshare-all --unshare-user --uid 1000 --gid 1000 --hostname sandbox".split()
-        words += "--die-with-parent --new-session --cap-drop ALL --clearenv".split()
+        words = ["--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
+        words += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
         if version() >= (0, 8):
             words.append("--disable-userns")
         for name, value in ENVIRONMENT.items():
             words += ["--setenv", name, value]
         for path, target in system_folders():
             words += ["--symlink", target, path] if target else ["--ro-bind", path, path]
-        words += "--ro-bind-data {fd[0]} /etc/passwd --ro-bind-data {fd[1]} /etc/group".split()
-        words += "--ro-bind-try /etc/alternatives /etc/alternatives --proc /proc --dev /dev".split()
-        words += "--ro-bind /proc/sys /proc/sys".split()  # settings of its own namespaces would be writable
+        words += ["--ro-bind-data", "{fd[0]}", "/etc/passwd", "--ro-bind-data", "{fd[1]}", "/etc/group"]
+        words += ["--ro-bind-try", "/etc/alternatives", "/etc/alternatives", "--proc", "/proc", "--dev", "/dev"]
+        words += ["--ro-bind", "/proc/sys", "/proc/sys"]  # settings of its own namespaces would be writable
         for path in ("/dev/shm", "/tmp"):  # without a size they could take all the memory there is
             words += ["--size", str(limits.tmp_bytes), "--tmpfs", path]
         words += ["--dir", "/work"] if workdir is None else ["--bind", str(workdir), "/work"]
         if self._filter is not None:
             words += ["--seccomp", "{fd[2]}"]
             data.append(self._filter)
-        words += "--remount-ro /dev --remount-ro / --chdir /work".split()
+        words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work"]
         return Launch((*self._prefix, "--args", "{options}", "--", *argv), tuple(words), tuple(data))

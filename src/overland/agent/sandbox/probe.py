@@ -190,7 +190,8 @@ async def _writes(shell: Shell, host: Bait) -> ProbeResult:
     # The sandbox's own /tmp may be written; what counts is whether the host's was.
     private = {"/tmp", "/dev/shm"}
     escaped = [d for d in made if d not in private]
-    outside = [str(d) for d in (host.folder, host.folder.parent, Path("/tmp"), Path("/dev/shm")) if (d / name).exists()]
+    watched = dict.fromkeys((host.folder, host.folder.parent, Path("/tmp"), Path("/dev/shm")))
+    outside = [str(folder) for folder in watched if (folder / name).exists()]
     for place in outside:
         (Path(place) / name).unlink()
     own = await _say(shell, "echo mine >/work/mine 2>/dev/null || echo mine >mine; cat mine")
