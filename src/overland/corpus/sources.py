@@ -68,15 +68,21 @@ def stdlib_source() -> Source:
 def text_source(folder: str, name: str, declared: str | None) -> Source:
     """A folder of the user's. Raises UsageError when it is missing, unreadable or holds nothing that can be read."""
     root = Path(folder).expanduser()
-    if not root.exists():
-        raise UsageError(f"corpus.text: {folder} does not exist; give a folder with {' '.join(SUFFIXES)} files")
-    if not root.is_dir():
-        raise UsageError(f"corpus.text: {folder} is a file; give the folder that holds it")
-    if not os.access(root, os.R_OK | os.X_OK):
-        raise UsageError(f"corpus.text: {folder} cannot be read (permission denied); change its mode or choose another")
+    try:
+        entries = sorted(os.scandir(root), key=lambda item: item.name)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"corpus.text: {folder} does not exist; give a folder with {' '.join(SUFFIXES)} files"
+        ) from error
+    except NotADirectoryError as error:
+        raise UsageError(f"corpus.text: {folder} is a file; give the folder that holds it") from error
+    except OSError as error:
+        raise UsageError(
+            f"corpus.text: {folder} cannot be read ({error.strerror}); change its mode or choose another"
+        ) from error
     source = Source(name, root.resolve(), declared, "corpus.text_licence" if declared else "")
     _walk(source, SUFFIXES, frozenset(("__pycache__", ".git", ".hg", ".svn")), follow_files=False)
-    for entry in sorted(os.scandir(source.root), key=lambda item: item.name):
+    for entry in entries:
         if entry.name.lower().split(".")[0].split("-")[0] in _LICENCE_FILES and entry.is_file():
             source.folder_licences[entry.name] = _read_licence(Path(entry.path))
     source.files = [file for file in source.files if file.path not in source.folder_licences]

@@ -1,0 +1,114 @@
+"""Files to text: encodings, docstrings held against `inspect`, pages, and the quality rules by domain."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from overland.corpus.quality import check, check_code, check_prose
+from overland.corpus.reading import decode, docstrings, html_text, language_of
+from overland.corpus.section import CodeRules, ProseRules
+
+from .conftest import prose
+
+
+@pytest.mark.parametrize(
+    ("raw", "suffix", "text"),
+    [
+        (b"caf\xc3\xa9\r\nx\ry", ".txt", "café\nx\ny"),
+        (b"\xef\xbb\xbfcaf\xc3\xa9", ".txt", "café"),
+        ("é".encode("utf-16"), ".txt", "é"),
+        (b"# -*- coding: latin-1 -*-\n# caf\xe9\n", ".py", "# -*- coding: latin-1 -*-\n# café\n"),
+        (b"caf\xe9", ".txt", None),
+        (b"a\0b", ".txt", None),
+        (b"# coding: nonsense\n", ".py", None),
+        (b"\xff\xfe\x00", ".txt", None),
+    ],
+)
+def test_bytes_are_text_or_refused(raw: bytes, suffix: str, text: str | None) -> None:
+    assert decode(raw, suffix) == text
+
+
+@pytest.mark.parametrize("module", [json, textwrap])
+def test_docstrings_are_those_that_inspect_sees(module: object) -> None:
+    found = docstrings(Path(inspect.getsourcefile(module)).read_text())  # type: ignore[arg-type, type-var]
+    for thing in (module, *(v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__)):  # type: ignore[attr-defined]
+        doc = inspect.getdoc(thing) if getattr(thing, "__doc__", None) else None
+        if doc and not isinstance(thing, (int, str)) and (inspect.isfunction(thing) or thing is module):
+            assert doc in found
+
+
+def test_docstrings_come_in_source_order_also_from_inner_places() -> None:
+    method = '        def f(self):\n            """three\n\n            more"""\n'
+    source = '"""one"""\nif True:\n    class A:\n        "two"\n' + method
+    assert docstrings(source) == "one\n\ntwo\n\nthree\n\nmore\n"
+
+
+@pytest.mark.parametrize("source", ["def f(:\n", "x = 1\n", "(" * 500, "\0"])
+def test_source_without_docstrings_gives_no_prose(source: str) -> None:
+    assert docstrings(source) == ""
+
+
+def test_docstring_with_lone_surrogates_becomes_encodable() -> None:
+    docstrings('"""a \\ud800 b \\x00 c"""').encode()
+
+
+def test_page_gives_its_words_without_scripts() -> None:
+    page = (
+        "<head><title>no</title></head><body><p>One &amp; two\n three</p><script>x</script><pre>a\n  b</pre><li>c</li>"
+    )
+    assert html_text(page) == "One & two three\n\na\n  b\n\nc\n"
+
+
+def test_unclosed_head_does_not_swallow_the_page() -> None:
+    assert "kept" in html_text("<html><head><title>x<body><p>kept</p></body></html>")
+
+
+def test_language_is_english_or_undetermined() -> None:
+    assert language_of("It is the case that one of them is in a tree with a bird.") == "en"
+    assert language_of("Die Katze sitzt auf dem Dach und schaut nach unten.") == "und"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("min_words", "Too few words."),
+        ("max_words", prose(1, 60) * 2000),
+        ("min_mean_word", "a b of " * 40),
+        ("max_mean_word", "extraordinarily " * 60),
+        ("max_symbols_per_word", prose(1) + "# # # ... ... " * 20),
+        ("min_alpha_words", prose(1, 60) + "1234 5678 " * 60),
+        ("min_stop_words", " ".join(f"berta{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(80))),
+        ("max_bullet_lines", "".join(f"- {line}\n" for line in prose(1, 300).splitlines())),
+        ("max_ellipsis_lines", "".join(f"{line}..\n" for line in prose(1, 3000).splitlines())),
+        ("max_duplicate_lines", prose(1, 30) * 4),
+        ("max_top_2gram", " ".join(f"the berta{chr(97 + i % 26)}x of that" for i in range(8)) + " gulsk ferim" * 60),
+    ],
+)
+def test_prose_rule_names_itself(rule: str, text: str) -> None:
+    assert check_prose(text, ProseRules()) == rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("min_chars", "x = 1\n"),
+        ("max_line", "x = '" + "a" * 2000 + "'\n"),
+        ("max_mean_line", ("y" * 150 + "\n") * 10),
+        ("max_digits", "data = [\n" + "    12345, 67890, 12345,\n" * 50 + "]\n"),
+        ("min_alphanumeric", "(((((((((())))))))))\n" * 20),
+    ],
+)
+def test_code_rule_names_itself(rule: str, text: str) -> None:
+    assert check_code(text, CodeRules()) == rule
+
+
+def test_rules_belong_to_their_domain() -> None:
+    source = Path(inspect.getsourcefile(textwrap)).read_text()  # type: ignore[arg-type]
+    rules = ProseRules(), CodeRules()
+    assert check(source, "code", *rules) is None
+    assert check(prose(1), "prose", *rules) is None
