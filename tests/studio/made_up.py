@@ -14,7 +14,7 @@ from typing import Any
 
 import tokenizers
 
-from overland.chat import XTML, Message, Tokenizer, build_tokenizer
+from overland.chat import XTML, Tokenizer, build_tokenizer
 from overland.environments import load_environment
 from overland.environments.episode import Episode, MessageNode, ModelCall, Trace
 from overland.environments.verify import Reward
@@ -80,7 +80,9 @@ def episode(
     messages = task.oracle_conversation(effort)
     if not solved:
         messages[-1] = replace(messages[-1], content="i do not know")
-    trace = Trace(id=f"trace-{rng.randrange(10**9)}", effort=effort, model="nano", stop="answered", tools=task.tool_specs())
+    trace = Trace(
+        id=f"trace-{rng.randrange(10**9)}", effort=effort, model="nano", stop="answered", tools=task.tool_specs()
+    )
     template, before = XTML(), 0
     for index, message in enumerate(messages):
         segments = template.render(messages[: index + 1], task.tool_specs(), effort=effort, generate=False)
@@ -122,8 +124,8 @@ def attack(words: str) -> dict[str, Any]:
     ]  # fmt: skip
     nodes = [{"parent": i - 1 if i else None, "message": m, "sampled": False} for i, m in enumerate(messages)]
     return {
-        "id": words, "env": {"id": words}, "task": {"type": words, "key": words, "data": {"id": words, "domain": words}},
-        "errors": [],
+        "id": words, "env": {"id": words}, "errors": [],
+        "task": {"type": words, "key": words, "data": {"id": words, "domain": words}},
         "traces": [{"id": words, "nodes": nodes, "rewards": {words: {"score": 1.0, "weight": 1.0}},
                     "stop_condition": words, "info": {"overland": {"effort": words}}, "errors": []}],
     }  # fmt: skip
@@ -147,7 +149,9 @@ def made_up_metrics(rng: random.Random) -> list[dict[str, Any]]:
     rows[141]["train/loss"] = 5.2
     rows[141]["alarm"] = "loss 5.20 is 6.1 deviations above its mean: look at the batch, or lower train.lr"
     for step in range(200):
-        rows.append({"stage": "sft", "step": step, "sft/loss": 0.05 + 2.4 * math.exp(-step / 25) + abs(rng.gauss(0, 0.03))})
+        rows.append(
+            {"stage": "sft", "step": step, "sft/loss": 0.05 + 2.4 * math.exp(-step / 25) + abs(rng.gauss(0, 0.03))}
+        )
     for step in range(60):
         row = {"stage": "rl", "step": step}
         for domain in DOMAINS:
@@ -175,15 +179,24 @@ def made_up_summary() -> dict[str, Any]:
         stage: {"all": scored(sum(rates.values()) / 3, 900), **{d: scored(r, 300) for d, r in rates.items()}}
         for stage, rates in RATE.items()
     }
-    seconds = {"corpus": 9.1, "pretrain": 96.0, "sft": 61.5, "rl": 214.0, "quantise": 2.4, "evaluate": 78.0, "served": 31.0}
+    seconds = {
+        "corpus": 9.1,
+        "pretrain": 96.0,
+        "sft": 61.5,
+        "rl": 214.0,
+        "quantise": 2.4,
+        "evaluate": 78.0,
+        "served": 31.0,
+    }
+    efforts = {"low": (0.71, 39), "high": (0.82, 61), "max": (0.87, 103)}
     return {
         "held_out": held_out,
-        "efforts": {e: {**scored(r, 900), "tokens": t} for e, r, t in (("low", 0.71, 39), ("high", 0.82, 61), ("max", 0.87, 103))},
+        "efforts": {e: {**scored(r, 900), "tokens": t} for e, (r, t) in efforts.items()},
         "bpb": {"before": 7.02, "after": 2.37, "gzip": 2.03, "kn5": 1.79},
         "seconds": seconds,
         "cpu_seconds": {stage: value * 0.97 for stage, value in seconds.items()},
         "tokens": {"pretrain": 655_360, "sft": 480_000, "rl": 1_240_000},
-        "levels": {"rl": {d: {str(level): scored(RATE["rl"][d] + 0.09 - 0.07 * level, 75) for level in range(4)} for d in DOMAINS}},
+        "levels": {"rl": {d: {str(k): scored(RATE["rl"][d] + 0.09 - 0.07 * k, 75) for k in range(4)} for d in DOMAINS}},
     }  # fmt: skip
 
 

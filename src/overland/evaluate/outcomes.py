@@ -65,9 +65,7 @@ def outcome(episode: Mapping[str, Any]) -> Outcome:
     )
 
 
-def _judged(
-    trace: Mapping[str, Any], house: Mapping[str, Any]
-) -> tuple[dict[str, Reward], float | None, bool | None]:
+def _judged(trace: Mapping[str, Any], house: Mapping[str, Any]) -> tuple[dict[str, Reward], float | None, bool | None]:
     """Dimensions, reward and success: ours with roles where the record has them, else verifiers' weighted sum."""
     ours = _mapping(house.get("dimensions"))
     if ours:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from overland.studio.markup import compact, percent, text
 
@@ -58,7 +59,8 @@ def line_chart(
     series = [s for s in series if s.points]
     if not series:
         return ""
-    window = max(1, max(len(s.points) for s in series) // 15)
+    window = max(len(s.points) for s in series) // 15
+    window = window + 1 - window % 2 if window > 1 else 1  # odd, to lie evenly around a step
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points] + [y for _, y in references]
     x_low, x_high = min(xs), max(xs)
@@ -84,7 +86,7 @@ def line_chart(
     for tick in nice_ticks(x_low, x_high, 5, whole=True):
         if x_low <= tick <= x_high:
             words.append(f'<span class="xtick" style="left:{across(tick):.2f}%">{compact(tick)}</span>')
-    for name, y in references:
+    for _, y in references:
         drawn.append(f'<line class="reference" x1="0" x2="100" y1="{100 - up(y):.2f}" y2="{100 - up(y):.2f}"/>')
     ends: list[tuple[float, str, str]] = [(up(y), "c-muted", name) for name, y in references]
     for s in series:
@@ -98,7 +100,7 @@ def line_chart(
         ends.append((up(smooth[-1][1]), s.colour, s.label))
     for height, colour, label in spread(ends):
         words.append(f'<span class="endlabel {colour}" style="bottom:{height:.2f}%">{text(label)}</span>')
-    note = f"; thin: every step, thick: mean of {window} steps" if window > 1 else ""
+    note = f"; thin: each step, thick: mean of {window} steps around it" if window > 1 else ""
     return (
         f'<figure class="chart"><figcaption>{text(title)} <small>{text(y_label)}{note}</small></figcaption>'
         f'<div class="plot"><svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
@@ -108,7 +110,7 @@ def line_chart(
 
 
 def interval_rows(rows: Iterable[tuple[str, str, Bounds]], *, axis: bool = True, unit: str = "tasks solved") -> str:
-    """Rows of (label, colour class, bounds): a dot at the rate, a bar over its 95% interval, the figures beside it."""
+    """Rows of (label, colour class, bounds): a mark at the rate, a bar over its 95% interval, the figures beside it."""
     parts = []
     for label, colour, b in rows:
         n = f", n&nbsp;{b.n}" if b.n is not None else ""
@@ -123,7 +125,7 @@ def interval_rows(rows: Iterable[tuple[str, str, Bounds]], *, axis: bool = True,
         ticks = "".join(f'<span style="left:{p}%">{p}%</span>' for p in (0, 25, 50, 75, 100))
         parts.append(
             f'<div class="irow iaxis"><span class="ilabel"></span><span class="iticks">{ticks}</span>'
-            f'<span class="ival"><small>{text(unit)}</small></span></div>'
+            f'<span class="ival iunit"><small>{text(unit)}</small></span></div>'
         )
     return "".join(parts)
 
@@ -181,14 +183,16 @@ def nice_ticks(low: float, high: float, count: int = 5, whole: bool = False) -> 
 
 
 def running_mean(points: Sequence[Point], window: int) -> list[Point]:
-    """Each y replaced by the mean of the last `window` values; a line's end therefore means its last steps."""
+    """Each y replaced by the mean of the `window` values around it. A trailing mean would show a falling loss too high.
+
+    Near the start the window shrinks evenly, so that the first value stays; at the end it is cut, which keeps it calm.
+    """
+    sums = [0.0, *accumulate(y for _, y in points)]
     out: list[Point] = []
-    total = 0.0
-    for i, (x, y) in enumerate(points):
-        total += y
-        if i >= window:
-            total -= points[i - window][1]
-        out.append((x, total / min(i + 1, window)))
+    for i, (x, _) in enumerate(points):
+        reach = min(window // 2, i)
+        first, end = i - reach, min(i + reach + 1, len(points))
+        out.append((x, (sums[end] - sums[first]) / (end - first)))
     return out
 
 

@@ -49,7 +49,8 @@ def report_page(run: Stored) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer">'
         f"<title>{name} · Overland</title><style>{style}</style></head><body>"
         f"<header><h1>{name}</h1>{sections.headline(run)}<nav>{links}</nav>{_missing(run)}</header>"
         f"<main>{body}{_sources(run)}</main><script>{script}</script></body></html>\n"
@@ -83,10 +84,10 @@ def _sources(run: Stored) -> str:
         shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         rows += f'<tr><th scope="row">{text(key)}</th><td class="words">{text(shown)}</td></tr>'
     manifest = f'<div class="scroll"><table><tbody>{rows}</tbody></table></div>' if rows else _absent()
-    recipe = f"<details><summary>recipe.toml, with every default</summary><pre>{text(run.recipe_text)}</pre></details>"
-    return (
-        f'<section id="made" class="recipe"><h2>How it was made</h2>{manifest}{recipe if run.recipe_text else ""}</section>'
-    )
+    recipe = ""
+    if run.recipe_text:
+        recipe = f"<details><summary>recipe.toml as resolved</summary><pre>{text(run.recipe_text)}</pre></details>"
+    return f'<section id="made" class="recipe"><h2>How it was made</h2>{manifest}{recipe}</section>'
 
 
 def _asset(name: str) -> str:

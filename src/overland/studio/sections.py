@@ -9,7 +9,7 @@ from overland.studio.charts import Series, bar_rows, interval_rows, line_chart, 
 from overland.studio.markup import compact, duration, figure, number, percent, text
 from overland.studio.stored import Json, Stored, bounds
 
-STAGES = {"sft": "after SFT", "rl": "after RL", "mxfp4": "after MXFP4", "served": "served"}
+STAGES = {"sft": "after SFT", "rl": "after RL", "mxfp4": "after MXFP4", "served": "when served"}
 EFFORTS = ("low", "high", "max")
 KNOWN_DOMAINS = ("terminal", "finance", "web")
 
@@ -73,8 +73,9 @@ def held_out(run: Stored, colours: Colours) -> str:
     if not body:
         return ""
     return (
-        "<p>Tasks the model was never trained on, by domain and stage. A dot is the share of tasks solved, its bar the "
-        f'95% interval.</p><div class="rows">{body}{interval_rows([], unit="of tasks solved")}</div>{_levels(run, colours)}'
+        "<p>Tasks the model was never trained on, by domain and stage. The mark is the share of tasks solved, the bar "
+        f'around it the 95% interval.</p><div class="rows">{body}{interval_rows([], unit="of tasks solved")}</div>'
+        + _levels(run, colours)
     )
 
 
@@ -89,15 +90,18 @@ def learning(run: Stored) -> str:
     names = (("before", "before training"), ("gzip", "gzip -9"), ("kn5", "KN 5-gram"), ("after", "after training"))
     rows = [(label, "c-all" if key in ("before", "after") else "c-muted", value, figure(value))
             for key, label in names if (value := number(bpb.get(key))) is not None]  # fmt: skip
+    rows.sort(key=lambda row: -row[2])
     if rows:
-        charts += (
-            '<figure class="chart"><figcaption>Held-out text <small>bits per byte, fewer is better; gzip -9 has seen none '
-            "of the training text, the Kneser-Ney 5-gram was counted on all of it</small></figcaption>"
-            f'<div class="rows">{bar_rows(rows)}</div></figure>'
+        unit = (
+            "bits per byte, fewer is better; gzip -9 has seen none of the training text, the Kneser-Ney 5-gram was "
+            "counted on all of it"
         )
+        charts += _figure("Held-out text", unit, bar_rows(rows))
     curve = run.series("train/bpb_heldout")
     if len(curve) > 2:
-        marks = [(label, v) for key, label in (("gzip", "gzip -9"), ("kn5", "KN 5-gram")) if (v := number(bpb.get(key)))]
+        marks = [
+            (label, v) for key, label in (("gzip", "gzip -9"), ("kn5", "KN 5-gram")) if (v := number(bpb.get(key)))
+        ]
         charts += line_chart("Held-out text while training", [Series("model", "c-all", curve)], references=marks,
                              x_label="optimiser step", y_label="bits per byte")  # fmt: skip
     return f'<div class="pair">{charts}</div>' if charts else ""
@@ -128,16 +132,17 @@ def efforts(run: Stored) -> str:
     """What each effort solves and what it spends."""
     stored = run.part("efforts")
     order = [e for e in EFFORTS if e in stored] + [e for e in stored if e not in EFFORTS]
-    solved = [(e, "c-all", b) for e in order if (b := bounds(stored[e])) is not None]
-    spent = [(e, "c-all", t, f"{figure(t)} tokens") for e in order
+    colours = {"low": "c-3", "high": "c-6", "max": "c-4"}
+    solved = [(e, colours.get(e, "c-muted"), b) for e in order if (b := bounds(stored[e])) is not None]
+    spent = [(e, colours.get(e, "c-muted"), t, f"{figure(t)} tokens") for e in order
              if isinstance(stored[e], dict) and (t := number(stored[e].get("tokens"))) is not None]  # fmt: skip
     charts = ""
     if solved:
         rows = interval_rows(solved, unit="of tasks solved")
-        charts += f'<figure class="chart"><figcaption>Held-out tasks solved <small>by effort, with the 95% interval</small></figcaption><div class="rows">{rows}</div></figure>'
+        charts += _figure("Held-out tasks solved", "by effort, with the 95% interval", rows)
     if spent:
-        charts += f'<figure class="chart"><figcaption>Tokens spent <small>mean sampled tokens a task: thinking, calls and answer</small></figcaption><div class="rows">{bar_rows(spent)}</div></figure>'
-    lines = [Series(e, c, run.series(f"rl/tokens/{e}")) for e, c in zip(EFFORTS, ("c-3", "c-6", "c-4"), strict=True)]
+        charts += _figure("Tokens spent", "mean sampled tokens a task: thinking, calls and answer", bar_rows(spent))
+    lines = [Series(e, colours[e], run.series(f"rl/tokens/{e}")) for e in EFFORTS]
     charts += line_chart("Tokens by effort while training", lines, x_label="RL step",
                          y_label="mean sampled tokens an episode", from_zero=True)  # fmt: skip
     return f'<div class="pair">{charts}</div>' if charts else ""
@@ -156,12 +161,17 @@ def experts(run: Stored) -> str:
     if last:
         layers = [(name, last[name][1]) for name in sorted(last, key=lambda n: (len(n), n))]
         body += (
-            "<p>Tokens that each routed expert received at the last recorded step, as a multiple of an even share: 1.0 is "
-            "perfectly balanced. ▲ marks twice an even share or more, ✕ an expert that is nearly unused.</p>"
+            "<p>Tokens that each routed expert received at the last recorded step, as a multiple of an even share: "
+            "1.0 is perfectly balanced. ▲ marks twice an even share or more, ✕ an expert that is nearly unused.</p>"
             + load_map(layers)
         )
     uneven = _staged(run, "moe/max_over_mean")
-    body += line_chart("Most loaded expert", uneven, x_label="step of its stage", y_label="load of the fullest expert over the mean; 1 is even")
+    body += line_chart(
+        "Most loaded expert",
+        uneven,
+        x_label="step of its stage",
+        y_label="load of the fullest expert over the mean; 1 is even",
+    )
     return body
 
 
@@ -218,11 +228,14 @@ def _levels(run: Stored, colours: Colours) -> str:
                     if (b := bounds(record)) is not None]  # fmt: skip
             if rows:
                 title = f"{domain}, {STAGES[stage]}" if stage else domain
-                body += f'<h3 class="{colours.get(domain, "c-muted")}">{text(title)}</h3>{interval_rows(rows, axis=False)}'
+                body += (
+                    f'<h3 class="{colours.get(domain, "c-muted")}">{text(title)}</h3>{interval_rows(rows, axis=False)}'
+                )
     if not body:
         return ""
     rows_html = f'<div class="rows">{body}{interval_rows([], unit="of tasks solved")}</div>'
-    return f"<details><summary>By level (a level needs one tool call more than the one before)</summary>{rows_html}</details>"
+    summary = "By level (a level needs one tool call more than the one before)"
+    return f"<details><summary>{summary}</summary>{rows_html}</details>"
 
 
 def _staged(run: Stored, name: str) -> list[Series]:
@@ -259,6 +272,13 @@ def _deep(node: Any, *keys: str) -> Any:
 
 def _listing(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _figure(title: str, unit: str, rows: str) -> str:
+    return (
+        f'<figure class="chart"><figcaption>{text(title)} <small>{text(unit)}</small></figcaption>'
+        f'<div class="rows">{rows}</div></figure>'
+    )
 
 
 def _tile(value: str, label: str, detail: str) -> str:

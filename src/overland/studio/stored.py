@@ -1,4 +1,4 @@
-"""What a run stored, read as far as it goes: a killed or damaged run still gives a page, with a list of what is missing."""
+"""What a run stored, read as far as it goes: a killed or damaged run still gives a page, with what is missing."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def pick(run: Stored, count: int = SHOWN) -> list[Picked]:
             bucket = found.setdefault((judged.domain, judged.success, judged.effort), [])
             if len(bucket) < count:
                 bucket.append(Picked(episode, judged, path.name.removesuffix(".jsonl.zst")))
-    return sorted(_in_turn(found, count), key=lambda p: (p.outcome.domain, str(p.outcome.success), p.outcome.effort))
+    order = {True: 0, False: 1, None: 2}
+    return sorted(_in_turn(found, count), key=lambda p: (order[p.outcome.success], p.outcome.domain))
 
 
 def trajectories(run: Stored, colours: Mapping[str, str]) -> str:
@@ -53,9 +54,11 @@ def trajectories(run: Stored, colours: Mapping[str, str]) -> str:
     picked = pick(run)
     if not picked:
         return '<p class="missing">No trajectories were stored.</p>'
-    domains = list(dict.fromkeys(p.outcome.domain for p in picked))
+    domains = sorted({p.outcome.domain for p in picked})
+    # One that went well and one that did not lie open: what a good episode looks like, and how it goes wrong.
+    opened = {next((i for i, p in enumerate(picked) if p.outcome.success is state), 0) for state in (True, False)}
     choices = "".join(f'<option value="{text(d)}">{text(d)}</option>' for d in domains)
-    blocks = "".join(_episode(p, run.tokenizer, colours, number) for number, p in enumerate(picked))
+    blocks = "".join(_episode(p, run.tokenizer, colours, opened=number in opened) for number, p in enumerate(picked))
     return (
         '<div class="filters" hidden><label>domain <select id="f-domain"><option value="">all</option>'
         f'{choices}</select></label><label>outcome <select id="f-outcome"><option value="">all</option>'
@@ -93,7 +96,7 @@ def _in_turn(buckets: Mapping[tuple[str, bool | None, str], list[Picked]], count
     return taken
 
 
-def _episode(picked: Picked, tokenizer: Tokenizer | None, colours: Mapping[str, str], number: int) -> str:
+def _episode(picked: Picked, tokenizer: Tokenizer | None, colours: Mapping[str, str], *, opened: bool) -> str:
     o = picked.outcome
     state = {True: "solved", False: "failed", None: "unjudged"}[o.success]
     sign = {"solved": "✓ solved", "failed": "✗ failed", "unjudged": "? not judged"}[state]
@@ -104,13 +107,13 @@ def _episode(picked: Picked, tokenizer: Tokenizer | None, colours: Mapping[str, 
     nodes = _listed(trace.get("nodes"))
     branch, others = longest_branch(nodes)
     forced = _forced(trace)
-    body = "".join(_node(nodes[i], forced.get(str(i), ()), tokenizer, opened=number < 2) for i in branch)
+    body = "".join(_node(nodes[i], forced.get(str(i), ()), tokenizer, opened=opened) for i in branch)
     if others:
         body += f'<p class="missing">{others} more branch{"es" * (others > 1)} of this episode not shown.</p>'
     errors = [*_plain(picked.episode.get("errors")), *_plain(trace.get("errors"))]
     body += "".join(f'<p class="alarm">{text(error)}</p>' for error in errors)
     return (
-        f'<details class="episode" data-domain="{text(o.domain)}" data-outcome="{state}"{" open" * (number < 2)}>'
+        f'<details class="episode" data-domain="{text(o.domain)}" data-outcome="{state}"{" open" * opened}>'
         f'<summary><span class="domain {colours.get(o.domain, "c-muted")}">{text(o.domain)}</span> '
         f'<span class="{state}">{sign}</span> <small>{text(" · ".join(f for f in facts if f))}</small> '
         f'<small class="where">{text(o.task or o.id)}, from {text(picked.source)}</small></summary>'
@@ -129,7 +132,8 @@ def _rewards(o: Outcome) -> str:
     total = "not judged" if o.reward is None else figure(o.reward)
     return (
         '<table class="rewards"><thead><tr><th>reward</th><th>value</th><th>weight</th><th>role</th></tr></thead>'
-        f'<tbody>{rows}</tbody><tfoot><tr><th scope="row">total</th><td>{total}</td><td></td><td></td></tr></tfoot></table>'
+        f'<tbody>{rows}</tbody><tfoot><tr><th scope="row">total</th><td>{total}</td><td></td><td></td></tr></tfoot>'
+        "</table>"
     )
 
 
@@ -148,9 +152,9 @@ def longest_branch(nodes: Sequence[Json]) -> tuple[list[int], int]:
     leaves = [i for i in range(len(nodes)) if i not in inner]
     best: list[int] = []
     for leaf in leaves:
-        path, seen, at = [], set(), leaf
-        while isinstance(at, int) and 0 <= at < len(nodes) and at not in seen:
-            seen.add(at)
+        path: list[int] = []
+        at: Any = leaf
+        while isinstance(at, int) and 0 <= at < len(nodes) and at not in path:
             path.append(at)
             at = parents[at]
         if len(path) >= len(best):
@@ -159,7 +163,8 @@ def longest_branch(nodes: Sequence[Json]) -> tuple[list[int], int]:
 
 
 def _node(node: Json, forced: Sequence[int], tokenizer: Tokenizer | None, *, opened: bool) -> str:
-    message = node.get("message") if isinstance(node.get("message"), dict) else {}
+    held = node.get("message")
+    message: Json = held if isinstance(held, dict) else {}
     role = str(message.get("role") or "?")
     name = message.get("name")
     shown = role if role in ("system", "user", "assistant", "tool") else "other"
@@ -199,7 +204,9 @@ def _tokens(node: Json, forced: set[int], tokenizer: Tokenizer | None, *, opened
         logprob = next(drawn, None) if mask[i] else None
         known = f", log-probability {logprob:.2f}" if logprob is not None else ""
         # A newline is drawn and then obeyed; a space at a token's end stays visible through the token's own box.
-        spans.append(f'<span class="tok{kind}" title="id {ids[i]}{known}">{text(word).replace(chr(10), "⏎" + chr(10))}</span>')
+        spans.append(
+            f'<span class="tok{kind}" title="id {ids[i]}{known}">{text(word).replace(chr(10), "⏎" + chr(10))}</span>'
+        )
     left = f" … {len(ids) - len(words)} more" if len(ids) > len(words) else ""
     counts = f"{len(ids)} tokens, {sum(mask)} trained" + (f", {len(forced)} forced" if forced else "")
     return (
