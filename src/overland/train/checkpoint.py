@@ -35,6 +35,7 @@ class Checkpoints:
     ) -> Path:
         """Write the state after `step` steps. `extra` is plain JSON data: the cursor, metrics position, meters."""
         import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.api import CheckpointException
 
         final = self.folder / f"step-{step:08d}"
         temporary = self.folder / f".step-{step:08d}.tmp"
@@ -44,7 +45,10 @@ class Checkpoints:
         try:
             with explain_disk_errors(final), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # "no process group": that is the plan here
-                dcp.save(_tensors(model, optimizer), checkpoint_id=str(temporary), no_dist=True)
+                try:
+                    dcp.save(_tensors(model, optimizer), checkpoint_id=str(temporary), no_dist=True)
+                except CheckpointException as error:  # wraps what went wrong on each rank
+                    raise next((e for e, _ in error.failures.values() if isinstance(e, OSError)), error) from None
             hashes = {f.name: sha256_file(f) for f in sorted(temporary.iterdir())}
             state = {"step": step, "extra": extra or {}, "random": _plain_random_state(), "sha256": hashes}
             write_json(temporary / "state.json", state)
@@ -61,6 +65,7 @@ class Checkpoints:
         Raises BrokenFileError naming the file that is damaged; nothing has been changed then.
         """
         import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
         found = self.steps()
@@ -73,14 +78,12 @@ class Checkpoints:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 dcp.load(tensors, checkpoint_id=str(folder), no_dist=True)
-        except Exception as error:  # torch raises several kinds, all meaning: not the model that was saved
+        except (Exception, CheckpointException) as error:  # not an Exception; all mean: not the model that was saved
             raise BrokenFileError(
                 f"{folder}: does not fit this model ({_first_line(error)}). Was the recipe changed? "
                 "Run again without --resume."
             ) from error
-        set_state_dict(
-            model, optimizer, model_state_dict=tensors["model"], optim_state_dict=tensors["optimizer"]
-        )
+        set_state_dict(model, optimizer, model_state_dict=tensors["model"], optim_state_dict=tensors["optimizer"])
         _restore_random(tensors["random"], state["random"])
         return int(state["step"]), dict(state["extra"])
 

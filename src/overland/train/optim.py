@@ -42,8 +42,17 @@ def adamw(
     betas: tuple[float, float] = BETAS,
     eps: float = EPS,
 ) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters of `model`, in one fused pass."""
-    return torch.optim.AdamW(decay_groups(model, weight_decay), lr=lr, betas=betas, eps=eps, fused=True)
+    """AdamW over the trainable parameters of `model`, in one fused pass.
+
+    Its state exists from the start, as zeros: a parameter without a gradient (layer 0's depth mix) would otherwise
+    have none, and what a checkpoint holds would depend on which experts had been used so far.
+    """
+    optimizer = torch.optim.AdamW(decay_groups(model, weight_decay), lr=lr, betas=betas, eps=eps, fused=True)
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            moments = {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
+    return optimizer
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
