@@ -101,7 +101,7 @@ async def test_every_task_is_scored_in_order_with_tokens_and_calls(tasks: list[T
     assert (by_domain["finance"].success, by_domain["web"].success) == (6 / 8, 7 / 8)
     assert [o.calls for o in scores.outcomes] == [t.level + 1 for t in tasks]
     assert scores.overall.tokens == sum(7 * (t.level + 2) for t in tasks) / 16
-    assert scores.overall.thinking and scores.overall.thinking > 0
+    assert scores.overall.thinking == sum(o.thinking_tokens or 0 for o in scores.outcomes) / 16 > 0
     assert scores.overall.stops == {"answered": 16}
     assert scores.by_level()["finance"][0].n == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 from collections import Counter
@@ -107,19 +108,16 @@ def test_at_least_ten_trajectories_of_every_kind_can_be_read(page: Page) -> None
     assert page.having("said think")[:1] or page.having("think")
 
 
-def test_tokens_are_coloured_by_the_mask_and_spell_the_message(finished: Path, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "r", episodes_each=3)
-    source = write_report(run).read_text("utf-8")
-    strip = re.search(r"\d+ tokens, (\d+) trained</summary><div class=\"strip\">(.*?)</div>", source, re.S)
-    trained = [m for m in re.finditer(r'<div class="strip">(.*?)</div>', source, re.S) if "tok trained" in m[1]]
-    assert strip
-    assert trained
-    for match in trained[:5]:
-        words = re.sub(r"<[^>]*>", "", match[1])
-        assert "&lt;|open|&gt;message role=&quot;assistant&quot;&lt;|sep|&gt;" in words
-        assert words.endswith("&lt;|end_of_msg|&gt;")
-        first = re.search(r'class="tok trained"', match[1])
-        assert first and first.start() > match[1].index("assistant")
+def test_tokens_are_coloured_by_the_mask_and_spell_the_message(finished: Path, page: Page) -> None:
+    source = (finished / "report.html").read_text("utf-8")
+    turns = [s for s in re.findall(r'<div class="strip">(.*?)</div>', source, re.S) if "tok trained" in s]
+    assert len(turns) > 20
+    header = html.escape('<|open|>message role="assistant"<|sep|>')
+    for strip in turns:
+        tokens = re.findall(r'<span class="(tok[^"]*)"[^>]*>(.*?)</span>', strip, re.S)
+        read = "".join(words for kind, words in tokens if kind == "tok")
+        assert read == header
+        assert tokens[-1] == ("tok trained", html.escape("<|end_of_msg|>"))
 
 
 def test_the_page_asks_the_network_for_nothing(finished: Path, page: Page) -> None:
@@ -219,9 +217,9 @@ def test_figures_of_the_wrong_kind_are_left_out(tmp_path: Path) -> None:
         "held_out": {"sft": {"all": {"success": "high", "low95": 0, "high95": 1}, "web": 3}, "rl": None},
         "efforts": [1], "bpb": {"after": None}, "seconds": {"rl": "long"}, "levels": {"rl": {"web": {"0": None}}},
     })  # fmt: skip
-    (tmp_path / "metrics.jsonl").write_text(
-        '[1]\n{"step": null, "train/loss": 1}\n{"stage": "rl", "moe/load/1": ["a"]}\n'
-    )
+    rows: list[object] = [[1], {"step": None, "train/loss": 1}, {"stage": "rl", "moe/load/1": ["a"]}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
     assert "stored nothing" in Page(write_report(tmp_path).read_text("utf-8")).text
 
 
