@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from overland.chat import Message, ToolCall, ToolSpec
 from overland.environments import Branch, Episode, MessageNode, ModelCall, Reward, Trace
 from overland.errors import BrokenFileError
+
 from .golden import golden_episode
 
 DATA = Path(__file__).parent / "data"

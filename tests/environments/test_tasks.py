@@ -28,6 +28,8 @@ from overland.environments.terminal import FOLDERS
 from overland.environments.web import ATTRIBUTES, JOBS, RELATIONS, page_html
 from overland.errors import OverlandError, UsageError
 
+ALL_NAMES = frozenset(NAMES["train"]) | frozenset(NAMES["held_out"])
+
 
 def every_kind(seeds: range, splits: tuple[str, ...] = ("train", "held_out")) -> Iterator[Task]:
     for domain, taskset in DOMAINS.items():
@@ -39,7 +41,7 @@ def every_kind(seeds: range, splits: tuple[str, ...] = ("train", "held_out")) ->
 
 
 def names_in(task: Task) -> set[str]:
-    return set(re.findall(r"[a-z]+", repr(task))) & (set(NAMES["train"]) | set(NAMES["held_out"]))
+    return ALL_NAMES.intersection(re.findall(r"[a-z]+", repr(task)))
 
 
 def test_equal_seeds_give_equal_tasks_and_different_seeds_different_worlds() -> None:
@@ -69,7 +71,7 @@ def test_no_name_is_a_word_of_prompts_pages_or_commands() -> None:
     )
     words |= {"select", "from", "where", "order", "desc", "limit", "firms", "facts", "sales", "profit", "next", "done"}
     assert len(words) > 250
-    assert not words & (set(NAMES["train"]) | set(NAMES["held_out"]))
+    assert not words & ALL_NAMES
     assert len(NAMES["train"]) > 10_000
     assert all(re.fullmatch(r"[a-z]{4,6}", name) for names in NAMES.values() for name in names)
 
