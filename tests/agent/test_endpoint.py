@@ -53,12 +53,22 @@ def policy(server: Callable[[httpx.Request], httpx.Response], api: str = "openai
     return EndpointPolicy("http://model.test/v1", "m", api, "secret-key", transport=transport, **options)
 
 
-def completion(content: str | None, calls: list[tuple[str, str, str]] = (), finish: str = "stop", **message: Any) -> dict:  # type: ignore[assignment]
+def completion(
+    content: str | None, calls: list[tuple[str, str, str]] = (), finish: str = "stop", **message: Any
+) -> dict:  # type: ignore[assignment]
     made = [{"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls]
     return {
         "model": "m-1",
         "choices": [
-            {"finish_reason": finish, "message": {"role": "assistant", "content": content, **message, **({"tool_calls": made} if made else {})}}
+            {
+                "finish_reason": finish,
+                "message": {
+                    "role": "assistant",
+                    "content": content,
+                    **message,
+                    **({"tool_calls": made} if made else {}),
+                },
+            }
         ],
         "usage": {"prompt_tokens": 30, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}},
     }
@@ -89,7 +99,14 @@ REDACTED = {"type": "redacted_thinking", "data": "x" * 50}
 
 def said(*blocks: dict[str, Any], stop: str = "end_turn") -> dict[str, Any]:
     usage = {"input_tokens": 5, "cache_read_input_tokens": 20, "output_tokens": 9}
-    return {"type": "message", "role": "assistant", "model": "m-1", "content": list(blocks), "stop_reason": stop, "usage": usage}
+    return {
+        "type": "message",
+        "role": "assistant",
+        "model": "m-1",
+        "content": list(blocks),
+        "stop_reason": stop,
+        "usage": usage,
+    }
 
 
 async def test_anthropic_thinking_blocks_go_back_byte_for_byte():
@@ -122,7 +139,9 @@ async def test_a_conversation_loaded_from_disk_keeps_its_signatures():
 async def test_foreign_reasoning_is_never_shown_as_text():
     foreign = Message("assistant", "", "my secret thought", (ToolCall("c", "add", '{"a": 1'),))
     server = Server(said({"type": "text", "text": "ok"}))
-    await policy(server, "anthropic").respond([*TASK, foreign, Message("tool", "bad", tool_call_id="c")], [], "high", Sampling())
+    await policy(server, "anthropic").respond(
+        [*TASK, foreign, Message("tool", "bad", tool_call_id="c")], [], "high", Sampling()
+    )
     assert "secret thought" not in server.requests[0].content.decode()
     assert server.body(0)["messages"][1]["content"][0]["input"] == {"malformed_arguments": '{"a": 1'}
 
@@ -134,7 +153,9 @@ async def test_passing_failures_are_tried_again():
     assert len(server.requests) == 3
 
 
-@pytest.mark.parametrize("answer", [httpx.Response(401, text="no"), httpx.Response(200, text="<html>"), {}, {"choices": []}])
+@pytest.mark.parametrize(
+    "answer", [httpx.Response(401, text="no"), httpx.Response(200, text="<html>"), {}, {"choices": []}]
+)
 async def test_lasting_failures_are_named_without_the_key(answer: Any):
     with pytest.raises(OverlandError) as caught:
         await policy(Server(answer)).respond(TASK, [], "low", Sampling())

@@ -25,7 +25,7 @@ class Session:
     number: int
 
 
-@dataclass
+@dataclass(eq=False)
 class _Request:
     ids: list[int]
     sampling: Sampling
@@ -81,15 +81,18 @@ class Barrier:
             if request.handle is not None and not request.handle.done:
                 self.engine.cancel(request.handle)
 
+    def _complete(self) -> bool:
+        return bool(self._sessions) and all(number in self._waiting for number in self._sessions)
+
     def _check(self) -> None:
         """Starts a wave once every open session waits."""
-        if self._pump is not None and self._pump.done():
-            self._pump = None
-        complete = self._sessions and all(number in self._waiting for number in self._sessions)
-        if self._pump is None and complete:
+        if self._pump is None and self._complete():
             self._pump = asyncio.get_running_loop().create_task(self._run_wave())
 
     async def _run_wave(self) -> None:
+        if not self._complete():  # tasks that were started together with the last one opened sessions meanwhile
+            self._pump = None
+            return
         wave = [self._waiting[number] for number in sorted(self._waiting)]
         try:
             for request in wave:
