@@ -4,6 +4,7 @@ from overland.kernels.choice import kernel_choice
 from overland.kernels.experts import grouped_product, grouped_product_reference
 from overland.kernels.kda import kda, kda_chunk, kda_recurrent
 from overland.kernels.short_conv import short_conv
+from overland.kernels.situ import situ_glu, situ_glu_reference
 
 __all__ = [
     "grouped_product",
@@ -13,4 +14,6 @@ __all__ = [
     "kda_recurrent",
     "kernel_choice",
     "short_conv",
+    "situ_glu",
+    "situ_glu_reference",
 ]

@@ -81,7 +81,7 @@ def kda_chunk(
 
     def tiles(x: Tensor) -> Tensor:  # [B, T, H, X] -> [B, H, N, C, X]; padding has g = 0 and beta = 0: it changes nothing
         x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, pad)) if pad else x
-        return x.reshape(B, N, chunk, H, x.shape[-1]).permute(0, 3, 1, 2, 4)
+        return x.reshape(B, N, chunk, H, x.shape[-1]).permute(0, 3, 1, 2, 4).contiguous()
 
     q, k, v = tiles(q_BTHK), tiles(k_BTHK), tiles(v_BTHV)
     beta = tiles(beta_BTH[..., None])
@@ -117,14 +117,13 @@ def kda_chunk(
         decay_total = decay_total * keep
 
     S = q.new_zeros(B, H, K, V) if state_BHKV is None else state_BHKV
-    decay_total = decay_total.transpose(-1, -2)
-    k_out = k_out.transpose(-1, -2)
+    # unbind, not indexing: the backward of N indexings would fill N tensors of the whole size with zeros
+    steps = (x.unbind(2) for x in (U, W, k_out.transpose(-1, -2), decay_total.transpose(-1, -2)))
     fresh, entering = [], []
-    for n in range(N):
+    for u, w, k_to_state, kept in zip(*steps, strict=True):
         entering.append(S)
-        new = U[:, :, n] - W[:, :, n] @ S
-        fresh.append(new)
-        S = decay_total[:, :, n] * S + k_out[:, :, n] @ new
+        fresh.append(u - w @ S)
+        S = kept * S + k_to_state @ fresh[-1]
     o = q_in @ torch.stack(entering, dim=2) + P @ torch.stack(fresh, dim=2)
     return o.permute(0, 2, 3, 1, 4).reshape(B, T + pad, H, V)[:, :T], S
 

@@ -145,13 +145,17 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
         replay: Replay | None = None,
         last_only: bool = False,
+        where: Tensor | None = None,
     ) -> Output:
         """Run `input_ids` [B, T] int64 and return logits [B, T, V] with the routing record.
 
         `cache` (from `new_cache`) is read and then holds the new tokens too. `last_only` forms the logits of each
-        row's last real token alone, [B, 1, V]: what a prefill needs.
+        row's last real token alone, [B, 1, V]: what a prefill needs. `where` [B, T] bool forms them at M chosen
+        positions, [M, V] in row order: what a loss over a few trained tokens needs.
         """
         h_BTD, aux = self.model(input_ids, packing, cache, replay)
+        if where is not None:
+            return Output(self.lm_head(h_BTD[where]), aux)
         if last_only:
             if packing is None or packing.lengths is None:
                 h_BTD = h_BTD[:, -1:]

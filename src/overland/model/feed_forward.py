@@ -7,15 +7,9 @@ Source: Kimi K3 report; reference/architecture.md §3.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-
-def situ_glu(gate: Tensor, up: Tensor, gate_cap: float, up_cap: float) -> Tensor:
-    """The capped product of `gate` and `up` (same shape), formed in fp32 at least and cast back."""
-    wide = torch.promote_types(gate.dtype, torch.float32)
-    g, u = gate.to(wide), up.to(wide)
-    return (gate_cap * torch.tanh(g / gate_cap) * torch.sigmoid(g) * (up_cap * torch.tanh(u / up_cap))).to(gate.dtype)
+from overland import kernels
 
 
 class FeedForward(nn.Module):
@@ -29,4 +23,4 @@ class FeedForward(nn.Module):
         self.gate_cap, self.up_cap = gate_cap, up_cap
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(situ_glu(self.gate_proj(x), self.up_proj(x), self.gate_cap, self.up_cap))
+        return self.down_proj(kernels.situ_glu(self.gate_proj(x), self.up_proj(x), self.gate_cap, self.up_cap))
