@@ -153,3 +153,12 @@ def test_state_of_another_stream_is_refused(small: Small) -> None:
 def test_folder_without_a_corpus_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="overland corpus build"):
         TokenLoader(tmp_path, batch=1, length=8)
+
+
+def test_cut_shard_is_named_even_without_checking_hashes(small: Small, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    shutil.copytree(small[0], out)
+    shard = out / "shards" / "train-0000.bin"
+    shard.write_bytes(shard.read_bytes()[:-2])
+    with pytest.raises(BrokenFileError, match=r"train-0000\.bin"):
+        TokenLoader(out, batch=1, length=8, verify=False)
