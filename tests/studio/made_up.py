@@ -136,35 +136,41 @@ def made_up_metrics(rng: random.Random) -> list[dict[str, Any]]:
     for step in range(320):
         row: dict[str, Any] = {"stage": "pretrain", "step": step}
         row["train/loss"] = 2.1 + 3.9 * math.exp(-step / 60) + rng.gauss(0, 0.07)
-        row["moe/max_over_mean"] = 1.25 + 1.4 * math.exp(-step / 30) + abs(rng.gauss(0, 0.05))
+        row["moe/load_max_over_mean"] = 1.25 + 1.4 * math.exp(-step / 30) + abs(rng.gauss(0, 0.05))
         if step % 80 == 0 or step == 319:
             row["train/bpb_heldout"] = 2.35 + 4.6 * math.exp(-step / 60)
         if step == 319:
-            for layer in (1, 2, 3):
+            for layer in (0, 1, 2):
                 load = [abs(rng.gauss(1, 0.18)) for _ in range(16)]
-                if layer == 2:
+                if layer == 1:
                     load[3], load[9] = 0.03, 2.3
-                row[f"moe/load/{layer}"] = [value / sum(load) for value in load]
+                row[f"moe/shares/{layer}"] = [value / sum(load) for value in load]
         rows.append(row)
     rows[141]["train/loss"] = 5.2
-    rows[141]["alarm"] = "loss 5.20 is 6.1 deviations above its mean: look at the batch, or lower train.lr"
+    message = "step 141: loss 5.2 is 9.1 deviations above the running median 2.6. If they repeat, lower lr."
+    alarm = {"alarm/kind": "loss_spike", "alarm/value": 5.2, "alarm/message": message}
+    rows.insert(142, {"stage": "pretrain", "step": 141, **alarm})
+    rows.append({"stage": "rl", "step": 0, "rl/b0/web/0": 33.0})
+    rows += [{"stage": "more_sft", "step": step, "sft/loss": 9.9} for step in range(50)]
     for step in range(200):
         rows.append(
             {"stage": "sft", "step": step, "sft/loss": 0.05 + 2.4 * math.exp(-step / 25) + abs(rng.gauss(0, 0.03))}
         )
     for step in range(60):
-        row = {"stage": "rl", "step": step}
+        row = {"stage": "rl", "step": step + 1, "rl/groups": 16.0}
         for domain in DOMAINS:
             start, end = RATE["sft"][domain] - 0.12, RATE["rl"][domain]
             success = start + (end - start) * (1 - math.exp(-step / 18)) + rng.gauss(0, 0.05)
             row[f"rl/success/{domain}"] = min(1.0, max(0.0, success))
+            row[f"rl/success/{domain}/0"] = row[f"rl/success/{domain}"]
             row[f"rl/reward/{domain}"] = row[f"rl/success/{domain}"] - abs(rng.gauss(0.03, 0.02))
         for effort, (start, end) in {"low": (58, 40), "high": (66, 61), "max": (92, 101)}.items():
+            row[f"rl/success/{effort}"] = 0.5
             row[f"rl/tokens/{effort}"] = start + (end - start) * step / 60 + rng.gauss(0, 3)
-        row["rl/groups_without_variance"] = max(0, round(5 + step / 12 + rng.gauss(0, 1.5)))
+        row["rl/groups_without_variance"] = min(1.0, max(0.0, 0.3 + step / 200 + rng.gauss(0, 0.08)))
         row["rl/mismatch_kl"] = abs(rng.gauss(0, 2e-6))
         row["rl/entropy"] = 0.3 * math.exp(-step / 30) + 0.08 + abs(rng.gauss(0, 0.01))
-        row["moe/max_over_mean"] = 1.35 + abs(rng.gauss(0, 0.06))
+        row["moe/load_max_over_mean"] = 1.35 + abs(rng.gauss(0, 0.06))
         rows.append(row)
     return rows
 

@@ -91,8 +91,8 @@ def test_dead_and_overloaded_experts_carry_a_sign() -> None:
     drawn = load_map([("1", [0.0, 0.25, 0.25, 0.5])])
     assert drawn.count('class="cell dead"') == 1
     assert drawn.count('class="cell over"') == 1
-    assert "✕0.0" in drawn
-    assert "▲2.0" in drawn
+    assert "✕<span>0.0</span>" in drawn
+    assert "▲<span>2.0</span>" in drawn
     assert load_map([("1", [0.0, 0.0])]).count("dead") == 2
 
 

@@ -88,6 +88,21 @@ def test_every_section_has_content_and_is_linked(page: Page) -> None:
     assert "incomplete" not in page.text
 
 
+def test_efforts_levels_and_control_runs_are_not_drawn_as_domains_or_stages(finished: Path) -> None:
+    source = (finished / "report.html").read_text("utf-8")
+    learning = source[source.index('id="rl"') : source.index('id="effort"')]
+    labels = re.findall(r'class="endlabel[^>]*>([^<]*)<', learning)
+    assert set(labels) == set(DOMAINS)
+    assert "reinforced for 60 steps" in source
+    sft = source[source.index("SFT loss") : source.index("Held-out text")]
+    highest = max(float(t) for t in re.findall(r'class="ytick"[^>]*>([\d.]+)<', sft))
+    assert highest == 3
+
+
+def test_an_alarm_is_shown_with_its_step_and_its_advice(page: Page) -> None:
+    assert "pretrain step 141 : step 141: loss 5.2 is 9.1 deviations above" in page.text
+
+
 def test_a_domain_has_one_colour_everywhere(finished: Path, page: Page) -> None:
     source = (finished / "report.html").read_text("utf-8")
     for colour, domain in enumerate(DOMAINS):

@@ -98,9 +98,9 @@ def line_chart(
             drawn.append(f'<polyline class="raw {s.colour}" points="{path(thin(s.points))}"/>')
         drawn.append(f'<polyline class="line {s.colour}" points="{path(thin(smooth))}"/>')
         ends.append((up(smooth[-1][1]), s.colour, s.label))
-    for height, colour, label in spread(ends):
+    for height, colour, label in spread([end for end in ends if end[2]]):
         words.append(f'<span class="endlabel {colour}" style="bottom:{height:.2f}%">{text(label)}</span>')
-    note = f"; thin: each step, thick: mean of {window} steps around it" if window > 1 else ""
+    note = f"; thick line: mean of {window} steps" if window > 1 else ""
     return (
         f'<figure class="chart"><figcaption>{text(title)} <small>{text(y_label)}{note}</small></figcaption>'
         f'<div class="plot"><svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
@@ -159,7 +159,8 @@ def load_map(layers: Sequence[tuple[str, Sequence[float]]]) -> str:
             tint = min(100.0, 38 * times)
             cells.append(
                 f'<span class="cell {state}" style="--load:{tint:.0f}%" '
-                f'title="layer {text(name)}, expert {expert}: {times:.2f} times an even share">{sign}{shown}</span>'
+                f'title="layer {text(name)}, expert {expert}: {times:.2f} times an even share">'
+                f"{sign}<span>{shown}</span></span>"
             )
         rows.append(
             f'<div class="lrow"><span class="llabel">layer {text(name)}</span>'

@@ -13,6 +13,8 @@ STAGES = {"sft": "after SFT", "rl": "after RL", "mxfp4": "after MXFP4", "served"
 EFFORTS = ("low", "high", "max")
 KNOWN_DOMAINS = ("terminal", "finance", "web")
 
+LOAD = ("moe/shares/", "moe/load/")
+
 Colours = Mapping[str, str]
 
 
@@ -22,7 +24,8 @@ def domains_of(run: Stored) -> list[str]:
     for stage in run.part("held_out").values():
         found |= dict.fromkeys(stage if isinstance(stage, dict) else ())
     for prefix in ("rl/reward/", "rl/success/"):
-        found |= dict.fromkeys(run.names(prefix))
+        # The same names also carry efforts and DOMAIN/LEVEL.
+        found |= dict.fromkeys(n for n in run.names(prefix) if n not in EFFORTS and "/" not in n)
     found.pop("all", None)
     return [d for d in KNOWN_DOMAINS if d in found] + [d for d in found if d not in KNOWN_DOMAINS]
 
@@ -83,8 +86,8 @@ def learning(run: Stored) -> str:
     """Loss over steps, and held-out bits per byte beside a compressor and a counting model."""
     charts = ""
     for stage, title in (("pretrain", "Pretraining loss"), ("sft", "SFT loss")):
-        points = run.series("train/loss", "pretrain") if stage == "pretrain" else run.series("sft/loss")
-        line = Series("loss", "c-all", points)
+        points = run.series("train/loss", "pretrain") if stage == "pretrain" else run.series("sft/loss", "sft")
+        line = Series("", "c-all", points)
         charts += line_chart(title, [line], x_label="optimiser step", y_label="nats per token, training batches")
     bpb = run.part("bpb")
     names = (("before", "before training"), ("gzip", "gzip -9"), ("kn5", "KN 5-gram"), ("after", "after training"))
@@ -97,8 +100,8 @@ def learning(run: Stored) -> str:
             "counted on all of it"
         )
         charts += _figure("Held-out text", unit, bar_rows(rows))
-    curve = run.series("train/bpb_heldout")
-    if len(curve) > 2:
+    curve = run.series("train/bpb_heldout") or run.series("held_out/bits_per_byte", "pretrain")
+    if len(curve) > 2:  # two points are already in the bars above
         marks = [
             (label, v) for key, label in (("gzip", "gzip -9"), ("kn5", "KN 5-gram")) if (v := number(bpb.get(key)))
         ]
@@ -112,18 +115,22 @@ def reinforcement(run: Stored, colours: Colours) -> str:
     domains = domains_of(run)
 
     def by_domain(prefix: str) -> list[Series]:
-        return [Series(d, colours.get(d, "c-muted"), run.series(prefix + d)) for d in domains]
+        return [Series(d, colours.get(d, "c-muted"), run.series(prefix + d, "rl")) for d in domains]
 
     charts = line_chart("Tasks solved in training", by_domain("rl/success/"), x_label="RL step",
                         y_label="share of sampled episodes", shares=True)  # fmt: skip
     charts += line_chart("Reward", by_domain("rl/reward/"), x_label="RL step", y_label="mean over sampled episodes")
     meters = (
-        ("rl/groups_without_variance", "Groups without a signal", "groups in which every sample earned the same"),
+        (
+            "rl/groups_without_variance",
+            "Groups without a signal",
+            "share of groups in which every sample earned the same",
+        ),
         ("rl/mismatch_kl", "Trainer and sampler disagree", "KL, nats per token; near 0 is healthy"),
         ("rl/entropy", "Entropy", "nats per sampled token"),
     )
     for name, title, unit in meters:
-        line = Series("", "c-all", run.series(name))
+        line = Series("", "c-all", run.series(name, "rl"))
         charts += line_chart(title, [line], x_label="RL step", y_label=unit, from_zero=True)
     return f'<div class="pair">{charts}</div>' if charts else ""
 
@@ -142,37 +149,31 @@ def efforts(run: Stored) -> str:
         charts += _figure("Held-out tasks solved", "by effort, with the 95% interval", rows)
     if spent:
         charts += _figure("Tokens spent", "mean sampled tokens a task: thinking, calls and answer", bar_rows(spent))
-    lines = [Series(e, colours[e], run.series(f"rl/tokens/{e}")) for e in EFFORTS]
+    lines = [Series(e, colours[e], run.series(f"rl/tokens/{e}", "rl")) for e in EFFORTS]
     charts += line_chart("Tokens by effort while training", lines, x_label="RL step",
                          y_label="mean sampled tokens an episode", from_zero=True)  # fmt: skip
     return f'<div class="pair">{charts}</div>' if charts else ""
 
 
 def experts(run: Stored) -> str:
-    """Expert load by layer at the last step that recorded it, and how uneven it was on the way."""
-    last: dict[str, tuple[float, list[float]]] = {}
+    """Expert load by layer where it was last recorded, and how uneven it was on the way."""
+    layers: dict[str, list[float]] = {}
+    where = ""
     for row in run.metrics:
-        for name, value in row.items():
-            if name.startswith("moe/load/") and isinstance(value, list):
-                shares = [number(v) for v in value]
-                if shares and all(s is not None and s >= 0 for s in shares):
-                    last[name[len("moe/load/") :]] = (number(row.get("step")) or 0, [s or 0.0 for s in shares])
+        found = {name.rsplit("/", 1)[1]: shares for name, value in row.items()
+                 if name.startswith(LOAD) and (shares := _shares(value)) is not None}  # fmt: skip
+        if found:
+            layers, where = found, f"{row.get('stage', '')} step {row.get('step', '')}"
     body = ""
-    if last:
-        layers = [(name, last[name][1]) for name in sorted(last, key=lambda n: (len(n), n))]
+    if layers:
         body += (
-            "<p>Tokens that each routed expert received at the last recorded step, as a multiple of an even share: "
-            "1.0 is perfectly balanced. ▲ marks twice an even share or more, ✕ an expert that is nearly unused.</p>"
-            + load_map(layers)
+            f"<p>Tokens that each routed expert received at {text(where)}, as a multiple of an even share: 1.0 is "
+            "perfectly balanced. ▲ marks twice an even share or more, ✕ an expert that is nearly unused.</p>"
+            + load_map([(name, layers[name]) for name in sorted(layers, key=lambda n: (len(n), n))])
         )
-    uneven = _staged(run, "moe/max_over_mean")
-    body += line_chart(
-        "Most loaded expert",
-        uneven,
-        x_label="step of its stage",
-        y_label="load of the fullest expert over the mean; 1 is even",
-    )
-    return body
+    uneven = _staged(run, "moe/load_max_over_mean") or _staged(run, "moe/max_over_mean")
+    return body + line_chart("Most loaded expert", uneven, x_label="step of its stage",
+                             y_label="load of the fullest expert over the mean; 1 is even")  # fmt: skip
 
 
 def costs(run: Stored) -> str:
@@ -199,18 +200,20 @@ def costs(run: Stored) -> str:
 
 def alarms(run: Stored) -> str:
     """What the run warned of, oldest first; a repeated warning once, with how often."""
-    counted: dict[tuple[str, str], list[Any]] = {}
+    counted: dict[tuple[str, str], list[tuple[Any, str]]] = {}
     for row in run.metrics:
-        alarm = row.get("alarm")
-        for words in alarm if isinstance(alarm, list) else [alarm]:
-            if words:
-                counted.setdefault((str(row.get("stage", "")), str(words)), []).append(row.get("step"))
+        words = row.get("alarm/message") or row.get("alarm")
+        if words:
+            # Kinds are repeated with other figures in their words; a warning without a kind is its own kind.
+            kind = str(row.get("alarm/kind") or words)
+            counted.setdefault((str(row.get("stage", "")), kind), []).append((row.get("step"), str(words)))
     if not counted:
         return "<p>None was raised.</p>" if run.metrics else ""
     return "".join(
-        f'<p class="alarm"><b>{text(stage)} step {text(steps[0])}</b>'
-        f"{f' and {len(steps) - 1} more' if len(steps) > 1 else ''}: {text(words)}</p>"
-        for (stage, words), steps in counted.items()
+        f'<p class="alarm"><b>{text(stage)} step {text(raised[0][0])}</b>'
+        f"{f' and {len(raised) - 1} more up to step {text(raised[-1][0])}' if len(raised) > 1 else ''}: "
+        f"{text(raised[0][1])}</p>"
+        for (stage, _), raised in counted.items()
     )
 
 
@@ -238,9 +241,17 @@ def _levels(run: Stored, colours: Colours) -> str:
     return f"<details><summary>{summary}</summary>{rows_html}</details>"
 
 
+def _shares(value: Any) -> list[float] | None:
+    """A stored list of shares, or None where it holds anything but numbers from 0 up."""
+    shares = [number(v) for v in value] if isinstance(value, list) else []
+    known = [s for s in shares if s is not None and s >= 0]
+    return known if known and len(known) == len(shares) else None
+
+
 def _staged(run: Stored, name: str) -> list[Series]:
     """One line a stage, because each stage counts its own steps."""
     stages = dict.fromkeys(str(row.get("stage", "")) for row in run.metrics if name in row)
+    stages = {s: None for s in stages if s in ("", "pretrain", "sft", "rl")}  # controls are no part of the story
     classes = {"pretrain": "c-all", "sft": "c-3", "rl": "c-6"}
     return [Series(s or "all", classes.get(s, "c-muted"), run.series(name, s or None)) for s in stages]
 
@@ -253,7 +264,7 @@ def _story(run: Stored) -> str:
         parts.append(f"pretrained on {compact(t)} tokens")
     if (t := number(tokens.get("sft"))) is not None:
         parts.append(f"tuned on {compact(t)} tokens of demonstrations")
-    if steps := len({row.get("step") for row in run.metrics if row.get("stage") == "rl"}):
+    if steps := len(run.series("rl/groups", "rl") or run.series("rl/success", "rl")):
         parts.append(f"reinforced for {steps} steps")
     if "mxfp4" in run.part("held_out"):
         parts.append("quantised to MXFP4")

@@ -117,11 +117,11 @@ def _episode(picked: Picked, tokenizer: Tokenizer | None, colours: Mapping[str, 
         f'<summary><span class="domain {colours.get(o.domain, "c-muted")}">{text(o.domain)}</span> '
         f'<span class="{state}">{sign}</span> <small>{text(" · ".join(f for f in facts if f))}</small> '
         f'<small class="where">{text(o.task or o.id)}, from {text(picked.source)}</small></summary>'
-        f'{_rewards(o)}<div class="messages">{body}</div></details>'
+        f'{_rewards(o, _training(trace))}<div class="messages">{body}</div></details>'
     )
 
 
-def _rewards(o: Outcome) -> str:
+def _rewards(o: Outcome, training: Mapping[str, Any]) -> str:
     if not o.dimensions:
         return ""
     rows = "".join(
@@ -130,11 +130,21 @@ def _rewards(o: Outcome) -> str:
         for name, d in o.dimensions.items()
     )
     total = "not judged" if o.reward is None else figure(o.reward)
+    used = training.get("reward")
+    if isinstance(used, int | float) and used != o.reward:
+        total += f" ({figure(used)} in training" + (", over its budget)" if training.get("over_budget") else ")")
     return (
         '<table class="rewards"><thead><tr><th>reward</th><th>value</th><th>weight</th><th>role</th></tr></thead>'
         f'<tbody>{rows}</tbody><tfoot><tr><th scope="row">total</th><td>{total}</td><td></td><td></td></tr></tfoot>'
         "</table>"
     )
+
+
+def _training(trace: Json) -> Mapping[str, Any]:
+    """What the trainer made of the episode: the reward after budgets and penalties."""
+    info = trace.get("info")
+    training = info.get("training") if isinstance(info, dict) else None
+    return training if isinstance(training, dict) else {}
 
 
 def _forced(trace: Json) -> Mapping[str, Sequence[int]]:
