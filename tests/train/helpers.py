@@ -22,7 +22,7 @@ class CopyLoader:
     def __init__(self, batch: int = 4, half: int = 12) -> None:
         self.batch, self.half, self.given = batch, half, 0
 
-    def __next__(self) -> TokenBatch:
+    def next(self) -> TokenBatch:
         generator = torch.Generator().manual_seed(1000 + self.given)
         self.given += 1
         first = torch.randint(0, 640, (self.batch, self.half), generator=generator)

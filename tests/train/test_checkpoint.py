@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -16,6 +17,12 @@ from torch import nn
 
 from overland.errors import BrokenFileError, OverlandError
 from overland.train import Checkpoints, adamw
+
+CHILD_ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+}
 
 
 def trained(seed: int = 0, steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -33,7 +40,7 @@ def trained(seed: int = 0, steps: int = 2) -> tuple[nn.Module, torch.optim.Optim
 def test_everything_comes_back(tmp_path: Path) -> None:
     model, optimizer = trained()
     Checkpoints(tmp_path).save(7, model, optimizer, {"cursor": {"given": 3}})
-    drawn = torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
+    drawn = torch.rand(3), random.random(), np.random.rand()
     other, other_optimizer = trained(seed=9, steps=0)
     assert Checkpoints(tmp_path).load(other, other_optimizer) == (7, {"cursor": {"given": 3}})
     for name, value in model.state_dict().items():
@@ -41,7 +48,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         for key in ("exp_avg", "exp_avg_sq", "step"):
             assert torch.equal(optimizer.state[p][key], other_optimizer.state[q][key])
-    again = torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
+    again = torch.rand(3), random.random(), np.random.rand()
     assert torch.equal(drawn[0], again[0])
     assert drawn[1:] == again[1:]
 
@@ -104,7 +111,8 @@ for step in range(1, 10**6):
 
 
 def test_a_kill_while_saving_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", SAVER, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=CHILD_ENVIRONMENT)
     assert process.stdout is not None
     for _ in range(4):
         assert process.stdout.readline()

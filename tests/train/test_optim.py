@@ -10,7 +10,8 @@ from torch import nn
 
 from overland.errors import UsageError
 from overland.train import adamw, clip_gradients, decay_groups, learning_rate
-from tests.train.helpers import nano
+
+from .helpers import nano
 
 
 def test_only_matrices_decay() -> None:

@@ -15,8 +15,14 @@ import torch
 from overland.errors import OverlandError
 from overland.runs import RunFolder
 from overland.train import PretrainSection, TokenBatch, evaluate_bpb, pretrain, token_logprobs
-from tests.train.helpers import CopyLoader, nano
 
+from .helpers import CopyLoader, nano
+
+CHILD_ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+}
 QUICK = {"batch": 4, "length": 23, "warmup": 2, "checkpoint_every": 3}
 
 
@@ -35,10 +41,10 @@ class StoppingLoader(CopyLoader):
         super().__init__()
         self.after = after
 
-    def __next__(self) -> TokenBatch:
+    def next(self) -> TokenBatch:
         if self.given == self.after:
             raise Stop
-        return super().__next__()
+        return super().next()
 
 
 def timeless(run: RunFolder) -> list[dict[str, object]]:
@@ -92,9 +98,9 @@ def test_micro_batches_do_not_change_the_result(tmp_path: Path) -> None:
 
 def test_the_loss_falls_and_the_experts_are_metered(tmp_path: Path) -> None:
     class Same(CopyLoader):
-        def __next__(self) -> TokenBatch:
+        def next(self) -> TokenBatch:
             self.given = 0
-            return super().__next__()
+            return super().next()
 
     run = RunFolder(tmp_path)
     pretrain(nano(), Same(), quick(steps=15, lr=3e-3), run)
@@ -107,8 +113,8 @@ def test_the_loss_falls_and_the_experts_are_metered(tmp_path: Path) -> None:
 
 def test_a_step_that_is_not_finite_is_skipped_and_a_row_of_them_stops(tmp_path: Path) -> None:
     class Poisoned(CopyLoader):
-        def __next__(self) -> TokenBatch:
-            batch = super().__next__()
+        def next(self) -> TokenBatch:
+            batch = super().next()
             if self.given >= 3:
                 batch.weights[0, 0] = float("nan")
             return batch
@@ -132,21 +138,21 @@ def test_bits_per_byte_is_the_plain_sum_over_every_token_once() -> None:
     expected = nats / math.log(2) / sum(size for _, size in documents)
     assert evaluate_bpb(model, documents, length=32, batch=3) == pytest.approx(expected, rel=1e-5)
     windows = evaluate_bpb(model, [(documents[1][0], 51)], length=8)
-    pieces = [(documents[1][0][at : at + 9], 0) for at in (0, 8)]
-    assert windows == pytest.approx(evaluate_bpb(model, [(p, 51 * (i == 0)) for i, (p, _) in enumerate(pieces)]), rel=1e-5)
+    pieces = [(documents[1][0][:9], 51), (documents[1][0][8:], 0)]
+    assert windows == pytest.approx(evaluate_bpb(model, pieces), rel=1e-5)
 
 
 CHILD = """
 import os, signal, sys
 from overland.runs import RunFolder
 from overland.train import pretrain
-from tests.train.helpers import nano
-from tests.train.test_pretrain import CopyLoader, quick
+from tests.train.helpers import CopyLoader, nano
+from tests.train.test_pretrain import quick
 class Told(CopyLoader):
-    def __next__(self):
+    def next(self):
         if self.given == 4:
             os.kill(os.getpid(), int(sys.argv[2]))
-        return super().__next__()
+        return super().next()
 pretrain(nano(), Told(), quick(checkpoint_every=3), RunFolder(sys.argv[1]))
 """
 
@@ -156,7 +162,7 @@ def test_ctrl_c_keeps_every_step_and_a_kill_those_up_to_the_checkpoint(
     tmp_path: Path, number: signal.Signals, kept: int
 ) -> None:
     command = [sys.executable, "-c", CHILD, str(tmp_path / "run"), str(int(number))]
-    done = subprocess.run(command, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
+    done = subprocess.run(command, capture_output=True, env=CHILD_ENVIRONMENT, text=True)
     assert done.returncode != 0
     assert ("KeyboardInterrupt" in done.stderr) == (number == signal.SIGINT), done.stderr
     assert [p.name for p in (tmp_path / "run" / "checkpoints" / "pretrain").glob("step-*")][-1:] or kept == 3

@@ -20,7 +20,8 @@ from overland.train import (
     run_groups,
     sft,
 )
-from tests.train.helpers import nano, toy_dialogues
+
+from .helpers import nano, toy_dialogues
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,6 @@ Shapes: B sequences, T predicted tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,9 +34,11 @@ class TokenBatch:
 
 
 class Loader(Protocol):
-    """Endless batches that can be continued: the state names the next batch exactly."""
+    """Endless batches that can be continued: the state names the next batch exactly (overland.corpus.TokenLoader)."""
 
-    def __next__(self) -> Any: ...
+    def next(self) -> Any:
+        """A TokenBatch, or arrays (input_ids [B, T], targets [B, T], document ids [B, T])."""
+        ...
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -45,25 +46,11 @@ class Loader(Protocol):
 
 
 def as_batch(raw: Any) -> TokenBatch:
-    """Accept what loaders give: a TokenBatch, rows of ids [B, T+1], or `input_ids` (with `documents`, `targets`)."""
+    """A loader's batch as tensors. Targets of a loader that cuts one long stream all count."""
     if isinstance(raw, TokenBatch):
         return raw
-    if isinstance(raw, Tensor) or hasattr(raw, "__array__"):
-        return TokenBatch.of(torch.as_tensor(raw))
-    if isinstance(raw, tuple):
-        return TokenBatch.of(*raw)
-    field = raw.get if isinstance(raw, Mapping) else lambda name: getattr(raw, name, None)
-    ids = field("input_ids") if field("input_ids") is not None else field("ids")
-    documents, targets, weights = field("documents"), field("targets"), field("weights")
-    if ids is None:
-        raise TypeError(f"a batch needs input_ids [B, T]; {type(raw).__name__} has none")
-    if targets is None:
-        return TokenBatch.of(ids, documents)
-    ids, targets = torch.as_tensor(ids).long(), torch.as_tensor(targets).long()
-    known = targets >= 0  # a target below zero is the usual mark for "not predicted"
-    weights = known.float() if weights is None else torch.as_tensor(weights).float() * known
-    documents = None if documents is None else torch.as_tensor(documents).long()
-    return TokenBatch(ids, targets.clamp(min=0), weights, documents)
+    inputs, targets, documents = (torch.as_tensor(part).long() for part in raw)
+    return TokenBatch(inputs, targets, torch.ones(targets.shape), documents)
 
 
 def split_batch(batch: TokenBatch, pieces: int) -> list[TokenBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -20,14 +20,16 @@ HeldOut = tuple[Sequence[int], int]
 
 
 @torch.inference_mode()
-def evaluate_bpb(model: nn.Module, documents: Sequence[HeldOut], length: int = 512, batch: int = 16) -> float:
+def evaluate_bpb(model: nn.Module, documents: Iterable[HeldOut], length: int = 512, batch: int = 16) -> float:
     """Bits per byte over `documents`: every token but each document's first is predicted exactly once.
 
     A document longer than `length` is cut into windows and the context starts again in each, which overstates the
     bits a little; choose the training length or more.
     """
     windows: list[torch.Tensor] = []
-    for ids, _ in documents:
+    text_bytes = 0
+    for ids, size in documents:
+        text_bytes += size
         tokens = torch.as_tensor(ids, dtype=torch.long)
         windows += [tokens[at : at + length + 1] for at in range(0, len(tokens) - 1, length)]
     nats = 0.0
@@ -40,7 +42,7 @@ def evaluate_bpb(model: nn.Module, documents: Sequence[HeldOut], length: int = 5
         logprobs = token_logprobs(logits, padded[:, 1:])
         real = torch.arange(logprobs.shape[1], device=lengths.device) < lengths[:, None]
         nats -= logprobs.double().masked_fill(~real, 0.0).sum().item()
-    return bits_per_byte(nats, sum(size for _, size in documents))
+    return bits_per_byte(nats, text_bytes)
 
 
 @torch.inference_mode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -23,7 +23,7 @@ def pretrain(
     section: PretrainSection,
     run: RunFolder,
     *,
-    held_out: Sequence[HeldOut] | None = None,
+    held_out: Iterable[HeldOut] = (),
     resume: bool = False,
     stage: str = "pretrain",
     reduce: Reduce | None = None,
@@ -37,17 +37,18 @@ def pretrain(
     """
     steps = Steps(model, section, run, stage, "train", loader, reduce)
     first = steps.start(resume)
+    documents = list(held_out)
     device = device_of(model)
-    if held_out and "bpb_before" not in steps.notes:
+    if documents and "bpb_before" not in steps.notes:
         model.eval()
-        steps.notes["bpb_before"] = evaluate_bpb(model, held_out, length=section.length)
+        steps.notes["bpb_before"] = evaluate_bpb(model, documents, length=section.length)
         run.metrics({"stage": stage, "step": -1, "held_out/bits_per_byte": steps.notes["bpb_before"]})
 
     model.train()
     with deferred_interrupt() as stop, progress(stage, section.steps) as bar:
         bar.advance(first)
         for step in range(first, section.steps):
-            batch = as_batch(next(loader))
+            batch = as_batch(loader.next())
             denominator = batch.weights.sum().clamp(min=1.0).item()
             loss = 0.0
             for piece in split_batch(batch, section.micro_batches):
@@ -70,8 +71,8 @@ def pretrain(
         "loss": steps.last_loss,
         "skipped_steps": steps.alarms.skipped,
     }
-    if held_out:
+    if documents:
         figures["bpb_before"] = steps.notes["bpb_before"]
-        figures["bpb_after"] = evaluate_bpb(model, held_out, length=section.length)
+        figures["bpb_after"] = evaluate_bpb(model, documents, length=section.length)
         run.metrics({"stage": stage, "step": section.steps, "held_out/bits_per_byte": figures["bpb_after"]})
     return figures

@@ -25,7 +25,7 @@ def sft(
     section: SFTSection,
     run: RunFolder,
     *,
-    held_out: Iterable[object] | None = None,
+    held_out: Iterable[object] = (),
     resume: bool = False,
     stage: str = "sft",
     reduce: Reduce | None = None,
@@ -35,7 +35,7 @@ def sft(
     Resuming, Ctrl-C and errors are those of `pretrain`. The order of the data follows from seed and step alone.
     """
     dialogues = as_dialogues(dataset)
-    kept_out = as_dialogues(held_out) if held_out is not None else []
+    kept_out = list(held_out)
     order = DialogueOrder(dialogues, section.batch, section.members, section.seed)
     steps = Steps(model, section, run, stage, "sft", None, reduce)
     first = steps.start(resume)
@@ -76,7 +76,7 @@ def sft(
         "skipped_steps": steps.alarms.skipped,
     }
     if kept_out:
-        result["held_out"] = evaluate_dialogues(model, kept_out)
+        result["held_out"] = evaluate_dialogues(model, as_dialogues(kept_out))
         flat = {f"held_out/{label}/{k}": v for label, found in result["held_out"].items() for k, v in found.items()}
         run.metrics({"stage": stage, "step": section.steps, **flat})
     return result
