@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,18 +10,8 @@ from pathlib import Path
 from overland.agent.sandbox import rlimits, seccomp
 from overland.agent.sandbox.base import Capabilities, Launch, Sandbox, SandboxLimits
 from overland.agent.sandbox.identity import drop_privileges, tool
+from overland.agent.sandbox.layout import ENVIRONMENT, GROUP, PASSWD, system_folders
 from overland.errors import OverlandError
-
-PASSWD = b"agent:x:1000:1000:agent:/work:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
-GROUP = b"agent:x:1000:\nnogroup:x:65534:\n"
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": "/work",
-    "LANG": "C.UTF-8",
-    "TERM": "dumb",
-    "USER": "agent",
-}
-
 
 @functools.cache
 def version() -> tuple[int, ...]:
@@ -35,17 +24,6 @@ def version() -> tuple[int, ...]:
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return tuple(int(part) for part in said.split()[-1].split(".") if part.isdigit()) or (0,)
-
-
-def system_folders() -> list[tuple[str, str | None]]:
-    """(/bin, "usr/bin") where the machine has a link, (/usr, None) where it has a folder to bind."""
-    found: list[tuple[str, str | None]] = []
-    for name in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
-        if os.path.islink(name):
-            found.append((name, os.readlink(name)))
-        elif os.path.isdir(name):
-            found.append((name, None))
-    return found
 
 
 class Bwrap(Sandbox):
