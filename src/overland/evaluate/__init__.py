@@ -5,9 +5,11 @@ from overland.evaluate.heldout import evaluate_policy, suite
 from overland.evaluate.intervals import Interval, Paired, bootstrap_difference, paired_difference, pass_at_k, wilson
 from overland.evaluate.outcomes import Outcome, outcome
 from overland.evaluate.scores import Score, Scores, compare
+from overland.evaluate.section import EvaluateSection
 from overland.evaluate.table import comparison, comparison_table, difference, efforts_table
 
 __all__ = [
+    "EvaluateSection",
     "Interval",
     "KneserNey",
     "Outcome",
