@@ -12,8 +12,8 @@ from overland.chat import Tokenizer, build_tokenizer
 from .harness import Served, serving
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
+def train_tokenizer() -> Tokenizer:
+    """Bytes and the words of a line of text."""
     bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
     bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = tokenizers.decoders.ByteLevel()
@@ -22,11 +22,14 @@ def tokenizer() -> Tokenizer:
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    words = (
-        "message role assistant think response tools call argument Let me look. Sunny in both."
-    )
+    words = "message role assistant think response tools call argument Let me look. Sunny in both."
     bpe.train_from_iterator([words] * 4, trainer)
     return build_tokenizer(bpe)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer()
 
 
 @pytest.fixture

@@ -7,10 +7,12 @@ would encode them, so that a prompt that was re-encoded differs from one that ke
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from overland.chat import XTML, Message, Tokenizer, ToolCall
 from overland.engine import AsyncEngine, Budget, Emitted, Generation, Sampling
@@ -44,6 +46,8 @@ class ScriptedEngine:
         self.started = threading.Event()
         self.cancelled = threading.Event()
         self.broken = False
+        self.pause_after: int | None = None  # tokens of a request, until `go` is set
+        self.go = threading.Event()
         self._lines: list[tuple[Generation, Iterator[int]]] = []
         self._prefixes: set[tuple[int, ...]] = set()
         self._filler = tokenizer.encode("a")[0]
@@ -70,6 +74,9 @@ class ScriptedEngine:
     def step(self) -> list[Emitted]:
         if self.broken:
             raise MemoryError("/secret/path")
+        live = [generation for generation, _ in self._lines if not generation.done]
+        if any(len(one.ids) == self.pause_after for one in live) and not self.go.wait(0.01):
+            return []
         out = []
         for generation, line in self._lines:
             if generation.done:
@@ -101,6 +108,7 @@ class Served:
     engine: ScriptedEngine
     tokenizer: Tokenizer
     template: XTML = field(default_factory=XTML)
+    generator: Any = None
 
     def say(self, *turns: Message) -> None:
         """What the model says next, request by request."""
@@ -119,6 +127,13 @@ class Served:
                     ids.append(byte_ids(self.tokenizer)[byte])
         return ids
 
+    def wait_idle(self) -> None:
+        """Until the server has noticed that nothing is in flight."""
+        deadline = time.monotonic() + 10
+        while self.generator.in_flight and time.monotonic() < deadline:
+            pass
+        assert self.generator.in_flight == 0
+
     def prompts(self) -> list[list[int]]:
         """Prompts the engine was given, in order."""
         return [generation.prompt_ids for generation in self.engine.seen]
@@ -136,4 +151,4 @@ def serving(tokenizer: Tokenizer, context_length: int = 4096, **settings: object
     section = ServeSection(**{"port": 0, "api_key_env": KEY_VARIABLE, "drain_seconds": 5, **settings})
     app = create_app(AsyncEngine(engine), tokenizer, XTML(), model_name=MODEL, settings=section)
     with background(app, section) as url:
-        yield Served(url, engine, tokenizer)
+        yield Served(url, engine, tokenizer, generator=app.state.generator)

@@ -65,12 +65,14 @@ def bad_request(param: str, message: str, code: str | None = None) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """The first thing pydantic found wrong, as ``messages.0.role: ...``."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join(str(part) for part in first["loc"] if not _is_union_arm(str(part)))
-    more = error.error_count() - 1
-    rest = f" (and {more} more)" if more else ""
-    return ApiError(400, f"{field or 'body'}: {first['msg']}{rest}", param=field or None, code=first["type"])
+    """The first thing pydantic found wrong, as ``messages.0.role: ...``; within it, the innermost field."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    fields = [".".join(str(part) for part in one["loc"] if not _is_union_arm(str(part))) for one in found]
+    field, first = max(
+        (pair for pair in zip(fields, found, strict=True) if pair[0].startswith(fields[0])),
+        key=lambda pair: pair[0].count("."),
+    )
+    return ApiError(400, f"{field or 'body'}: {first['msg']}", param=field or None, code=first["type"])
 
 
 def _is_union_arm(part: str) -> bool:
