@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overland.agent.sandbox import Sandbox, SandboxLimits, Workdir
+from overland.agent.sandbox.cgroup import hierarchy
 from overland.agent.sandbox.output import CappedOutput
 from overland.agent.sandbox.shell import MarkedReader
 
@@ -71,7 +72,7 @@ async def test_a_syntax_error_is_a_failing_command(sandbox: Sandbox, work: Workd
         assert shell.restarts == 0
 
 
-@pytest.mark.parametrize("command", ["exit 3", "kill -9 $$", "exec true"])
+@pytest.mark.parametrize("command", ["exit 3", "exec true"])
 async def test_a_dead_shell_is_told_and_replaced(sandbox: Sandbox, work: Workdir, command: str):
     async with await sandbox.open_shell(work.path) as shell:
         await shell.run("echo kept >f; x=lost")
@@ -81,6 +82,14 @@ async def test_a_dead_shell_is_told_and_replaced(sandbox: Sandbox, work: Workdir
         assert "new shell was started" in result.describe()
         assert (await shell.run('cat f; echo "[$x]"')).text == "kept\n[]\n"
         assert shell.restarts == 1
+
+
+async def test_a_killed_shell_is_told_or_kept(sandbox: Sandbox, work: Workdir):
+    """Where the shell is the namespace's first process the kernel does not let it kill itself."""
+    async with await sandbox.open_shell(work.path) as shell:
+        result = await shell.run("kill -9 $$")
+        assert "the shell died" in result.note or result.rc == 0
+        assert (await shell.run("echo alive")).text == "alive\n"
 
 
 async def test_a_deadline_keeps_the_output_and_kills_what_ignores_term(sandbox: Sandbox, work: Workdir):
@@ -187,15 +196,23 @@ async def test_thirty_two_shells_at_once_do_not_mix(sandbox: Sandbox):
                 await shell.run(f"x={number}")
                 return (await shell.run('echo "$x $(cat n)"; ls /work')).text
 
+    open_before = len(os.listdir("/proc/self/fd"))
     said = await asyncio.gather(*(one(number) for number in range(32)))
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    where = hierarchy()
+    groups = [
+        group for parent in (where.memory, where.pids) if parent for group in parent.glob(f"overland-{os.getpid()}-*")
+    ]
+    assert groups == []
     assert said == [f"{number} {number}\nn\n" for number in range(32)]
 
 
 async def test_run_once_feeds_input_and_keeps_streams_apart(sandbox: Sandbox, work: Workdir):
     result = await sandbox.run_once(["/bin/sh", "-c", "cat; echo oops >&2; exit 4"], stdin=b"x" * 200_000)
-    assert result.bytes_total == 200_005
+    assert result.bytes_total == 200_000 + len(result.stderr)
     assert result.truncated
-    assert (result.stderr, result.rc) == (b"oops\n", 4)
+    assert result.stderr.endswith(b"oops\n")  # a backend's own warning may stand before it
+    assert result.rc == 4
 
 
 async def test_run_once_has_a_deadline(sandbox: Sandbox):

@@ -13,6 +13,7 @@ from overland.agent.sandbox.identity import drop_privileges, tool
 from overland.agent.sandbox.layout import ENVIRONMENT, GROUP, PASSWD, system_folders
 from overland.errors import OverlandError
 
+
 @functools.cache
 def version() -> tuple[int, ...]:
     """bubblewrap's version, () where there is none."""

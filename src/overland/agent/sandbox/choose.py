@@ -8,12 +8,14 @@ from collections.abc import Callable
 
 from overland.agent.sandbox.base import Sandbox
 from overland.agent.sandbox.bwrap import Bwrap
+from overland.agent.sandbox.nsjail import Nsjail
 from overland.agent.sandbox.probe import ProbeResult, probe
 from overland.agent.sandbox.process import Process
+from overland.agent.sandbox.userns import Userns
 from overland.errors import OverlandError, UsageError
 
-BACKENDS: dict[str, Callable[[], Sandbox]] = {"bwrap": Bwrap}
-"""In order of preference."""
+BACKENDS: dict[str, Callable[[], Sandbox]] = {"bwrap": Bwrap, "nsjail": Nsjail, "userns": Userns}
+"""In order of preference: quickest first, and one with a syscall filter before one without."""
 
 _lock = threading.Lock()
 _results: dict[str, tuple[Sandbox | None, list[ProbeResult]]] = {}
@@ -54,16 +56,21 @@ def choose_sandbox(no_sandbox: bool = False) -> Sandbox:
         return Process()
     tried = []
     for name in BACKENDS:
-        backend, results = _probed(name)
-        failed = [result for result in results if not result.held]
-        if backend is not None and not failed:
+        if backend := working_backend(name):
             return backend
+        failed = [result for result in _probed(name)[1] if not result.held]
         tried.append(f"{name} ({'; '.join(f'{result.name}: {result.detail}' for result in failed)})")
     raise UsageError(
         f"no sandbox works on this machine. Tried: {', '.join(tried)}. Install bubblewrap (apt install bubblewrap, "
         "dnf install bubblewrap), allow unprivileged user namespaces, or pass --no-sandbox to run the model's commands "
         "unprotected"
     )
+
+
+def working_backend(name: str) -> Sandbox | None:
+    """The named backend if it is here and withstood every probe."""
+    backend, results = _probed(name)
+    return backend if backend is not None and all(result.held for result in results) else None
 
 
 def probe_report() -> dict[str, list[ProbeResult]]:

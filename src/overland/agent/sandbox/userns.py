@@ -53,9 +53,7 @@ class Userns(Sandbox):
     def _mounts(self, workdir: Path | None, limits: SandboxLimits) -> str:
         """The table for `mount -a`: what is bound or mounted below the stage, in order."""
         stage, quiet = self._stage, "nosuid,nodev"
-        lines = [
-            f"{path} {stage}{path} none bind,ro,{quiet}" for path, link in system_folders() if link is None
-        ]
+        lines = [f"{path} {stage}{path} none bind,ro,{quiet}" for path, link in system_folders() if link is None]
         if Path("/etc/alternatives").is_dir():
             lines.append(f"/etc/alternatives {stage}/etc/alternatives none bind,ro,{quiet}")
         lines += [f"/dev/{name} {stage}/dev/{name} none bind" for name in DEVICES]
