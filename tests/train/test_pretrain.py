@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from overland.errors import OverlandError
 from overland.runs import RunFolder
 from overland.train import PretrainSection, TokenBatch, evaluate_bpb, pretrain, token_logprobs
+from overland.train.batch import as_batch
 
 from .helpers import CopyLoader, nano
 
@@ -28,6 +30,14 @@ QUICK = {"batch": 4, "length": 23, "warmup": 2, "checkpoint_every": 3}
 
 def quick(**changes: object) -> PretrainSection:
     return PretrainSection(**{**QUICK, "steps": 7, **changes})  # type: ignore[arg-type]
+
+
+def test_arrays_of_a_corpus_loader_become_a_batch_in_which_every_target_counts() -> None:
+    inputs = np.arange(6, dtype=np.int64).reshape(2, 3)
+    batch = as_batch((inputs, inputs + 1, np.zeros((2, 3), dtype=np.int32)))
+    assert batch.documents is not None
+    assert (batch.inputs.dtype, batch.documents.dtype) == (torch.int64, torch.int64)
+    assert batch.weights.sum() == 6
 
 
 class Stop(Exception):
@@ -165,7 +175,7 @@ def test_ctrl_c_keeps_every_step_and_a_kill_those_up_to_the_checkpoint(
     done = subprocess.run(command, capture_output=True, env=CHILD_ENVIRONMENT, text=True)
     assert done.returncode != 0
     assert ("KeyboardInterrupt" in done.stderr) == (number == signal.SIGINT), done.stderr
-    assert [p.name for p in (tmp_path / "run" / "checkpoints" / "pretrain").glob("step-*")][-1:] or kept == 3
+    assert max(p.name for p in (tmp_path / "run/checkpoints/pretrain").glob("step-*")) == f"step-{kept:08d}"
     resumed = nano(1)
     pretrain(resumed, CopyLoader(), quick(), RunFolder(tmp_path / "run"), resume=True)
     whole = nano()
