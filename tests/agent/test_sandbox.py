@@ -145,6 +145,19 @@ async def test_a_closed_folder_is_removed_all_the_same(sandbox: Sandbox):
     assert not work.path.exists()
 
 
+def test_a_very_deep_tree_is_read_and_removed():
+    work = Workdir()
+    here = os.open(work.path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=here)
+        here, above = os.open("d", os.O_RDONLY, dir_fd=here), here
+        os.close(above)
+    os.close(here)
+    assert "too deep" in work.read().skipped.values()
+    work.close()
+    assert not work.path.exists()
+
+
 def test_a_killed_run_leaves_no_process(sandbox: Sandbox, tmp_path: Path):
     script = tmp_path / "run.py"
     word = f"84.{os.getpid()}"

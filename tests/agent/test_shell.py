@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from overland.agent.sandbox import Sandbox, SandboxLimits, Workdir
 from overland.agent.sandbox.cgroup import hierarchy
+from overland.agent.sandbox.identity import tool
 from overland.agent.sandbox.output import CappedOutput
 from overland.agent.sandbox.shell import MarkedReader
 
@@ -136,6 +137,21 @@ async def test_a_memory_hog_is_killed_and_named(sandbox: Sandbox, work: Workdir)
         assert result.limit_hit == "memory"
         assert "32 MiB" in result.describe()
         assert (await shell.run("echo alive")).rc == 0
+
+
+async def test_a_shell_that_eats_all_memory_itself_is_told_and_replaced(sandbox: Sandbox, work: Workdir):
+    async with await sandbox.open_shell(work.path, SandboxLimits(memory_bytes=32 << 20)) as shell:
+        result = await shell.run("x=$(tr '\\0' x </dev/zero | head -c 100000000)")
+        assert result.rc != 0
+        assert (await shell.run("echo alive")).text.splitlines()[-1] == "alive"
+
+
+async def test_threads_and_children_work_under_the_filter(sandbox: Sandbox, work: Workdir):
+    if tool("perl") is None:
+        pytest.skip("no perl here")
+    async with await sandbox.open_shell(work.path) as shell:
+        result = await shell.run("(echo a; echo b) | sort -r | { read x; echo $x; }; perl -e 'print `echo child`'")
+        assert result.text == "b\nchild\n"
 
 
 async def test_a_fork_bomb_is_held(sandbox: Sandbox, work: Workdir):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from overland.agent.sandbox import rlimits
 from overland.agent.sandbox.base import Capabilities, Launch, Sandbox, SandboxLimits
 from overland.agent.sandbox.identity import drop_privileges
+from overland.errors import UsageError
 
 WARNING = (
     "overland: WARNING: --no-sandbox: commands written by the model run on this machine with your network and your "
@@ -22,6 +24,8 @@ class Process(Sandbox):
     name = "process"
 
     def __init__(self) -> None:
+        if not hasattr(os, "pidfd_open"):
+            raise UsageError("running commands needs Linux 5.3 or later: use a Linux machine, container or VM")
         print(WARNING, file=sys.stderr, flush=True)
         self._prefix = drop_privileges() or []
 

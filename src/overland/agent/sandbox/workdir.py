@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 
 from overland.agent.sandbox.cgroup import hierarchy
-from overland.agent.sandbox.identity import reachable, uid_gid
+from overland.agent.sandbox.identity import reachable, tool, uid_gid
 from overland.errors import OverlandError, UsageError
 
 PREFIX = "overland-work-"
@@ -196,7 +197,10 @@ def remove_tree(path: Path) -> None:
             else:
                 os.unlink(name)
 
-    shutil.rmtree(path, onerror=open_up)
+    try:
+        shutil.rmtree(path, onerror=open_up)
+    except RecursionError:  # folders in folders, thousands deep: rm does not recurse
+        subprocess.run([tool("rm") or "rm", "-rf", "--", str(path)], check=False, stderr=subprocess.DEVNULL)
 
 
 _reaped: set[Path] = set()
