@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from overland.chat import Tokenizer
+from overland.chat import Message, Tokenizer
 
 from .harness import KEY_VARIABLE, MODEL, Served, serving
 
@@ -142,7 +142,9 @@ def test_a_wrong_message_names_its_field(shared: Served, field: str, wrong: dict
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"])
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b'{"model": NaN}', b"\xff\xfe", b"[" * 100_000, b'"text"'], ids=range(8)
+    "body",
+    [b"", b"{", b"[]", b"null", b'{"model": NaN}', b"\xff\xfe", b"[" * 100_000, b"[" * 300 + b"]" * 300, b'"text"'],
+    ids=range(9),
 )
 def test_a_body_that_is_no_request(shared: Served, path: str, body: bytes) -> None:
     response = post(shared, path, body)
@@ -162,6 +164,15 @@ def test_a_prompt_longer_than_the_context_is_refused_before_any_work(shared: Ser
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert not shared.engine.seen
+
+
+def test_half_an_emoji_is_no_reason_to_refuse_a_conversation(tokenizer: Tokenizer) -> None:
+    with serving(tokenizer) as served:
+        served.say(Message("assistant", "Hm."))
+        body = b'{"model": "scripted", "messages": [{"role": "user", "content": "cut \\ud83d"}]}'
+        assert post(served, "/v1/chat/completions", body).json()["choices"][0]["message"]["content"] == "Hm."
+        lost = b'{"model": "scripted", "messages": [{"role": "tool", "tool_call_id": "\\ud83d", "content": ""}]}'
+        assert post(served, "/v1/chat/completions", lost).status_code == 400
 
 
 def test_an_unknown_model_is_not_found(shared: Served) -> None:

@@ -29,6 +29,7 @@ from overland.serve.signature import ThinkingSigner
 from overland.serve.streaming import ClientGone, EventStream, answer_unless_gone
 
 B = TypeVar("B", bound=BaseModel)
+MAX_DEPTH = 100  # of a request's JSON; whatever walks a schema or arguments may then recurse
 
 
 def create_app(
@@ -89,14 +90,7 @@ def create_app(
         _known_model(body.model, model_name)
         plan = generator.plan(openai_chat.read_request(body, settings))
         answer = openai_chat.ChatAnswer(generator, plan, body, request.state.request_id)
-        headers = _headers(plan)
-        leave = generator.admit(plan)
-        if body.stream:
-            return EventStream(answer.stream(), headers, leave)
-        try:
-            return JSONResponse(await answer_unless_gone(request, answer.whole()), headers=headers)
-        finally:
-            leave()
+        return await _respond(request, generator, plan, answer, bool(body.stream))
 
     @app.post("/v1/messages")
     async def messages(request: Request) -> Response:
@@ -104,14 +98,7 @@ def create_app(
         _known_model(body.model, model_name)
         plan = generator.plan(anthropic_messages.read_request(body, generator, signer))
         answer = anthropic_messages.MessageAnswer(generator, plan, body, signer, request.state.request_id)
-        headers = _headers(plan)
-        leave = generator.admit(plan)
-        if body.stream:
-            return EventStream(answer.stream(), headers, leave)
-        try:
-            return JSONResponse(await answer_unless_gone(request, answer.whole()), headers=headers)
-        finally:
-            leave()
+        return await _respond(request, generator, plan, answer, bool(body.stream))
 
     @app.post("/v1/messages/count_tokens")
     async def count_tokens(request: Request) -> dict[str, int]:
@@ -139,6 +126,27 @@ def _known_model(asked: str, served: str) -> None:
         raise ApiError(404, message, param="model", code="model_not_found")
 
 
+async def _respond(
+    request: Request,
+    generator: Generator,
+    plan: Plan,
+    answer: openai_chat.ChatAnswer | anthropic_messages.MessageAnswer,
+    stream: bool,
+) -> Response:
+    """Admits the request and answers it; its place is given back however it ends."""
+    leave = generator.admit(plan)
+    if stream:
+        return EventStream(answer.stream(), _headers(plan), leave)
+    try:
+        return JSONResponse(await answer_unless_gone(request, answer.whole()), headers=_headers(plan))
+    except ClientGone:
+        return Response(status_code=499)  # nobody reads it
+    except Exception as error:
+        raise as_api_error(error, request.state.request_id) from None
+    finally:
+        leave()
+
+
 def _headers(plan: Plan) -> dict[str, str]:
     """The effort and the thinking budget that are really in force."""
     limit = "unlimited" if plan.budget is None else str(plan.budget.limit)
@@ -163,10 +171,28 @@ async def _read(request: Request, schema: type[B], limit: int) -> B:
         raise ApiError(400, "body: JSON nested too deeply", code="invalid_json") from None
     except ValueError as error:
         raise ApiError(400, f"body: not valid JSON: {error}", code="invalid_json") from None
+    if _too_deep(value):
+        raise ApiError(400, f"body: JSON nested deeper than {MAX_DEPTH}", code="invalid_json")
+    if b"\\u" in data:  # half an emoji, cut by a client that counts in UTF-16: no reason to refuse a conversation
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     try:
         return schema.model_validate(value)
     except ValidationError as error:
         raise from_validation(error) from None
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -218,10 +244,6 @@ def _answer_errors(app: FastAPI) -> None:
         what = "there is nothing here" if error.status_code == 404 else str(error.detail)
         where = f"{request.method} {request.url.path}"
         return error_response(request, ApiError(error.status_code, f"{where}: {what}", code="not_found"))
-
-    @app.exception_handler(ClientGone)
-    async def gone(request: Request, error: ClientGone) -> Response:
-        return Response(status_code=499)
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jsonschema
-from jsonschema.validators import Draft202012Validator
+from jsonschema.validators import Draft202012Validator, validator_for
 
 from overland.chat import Message, ToolSpec
 from overland.serve.errors import bad_request
@@ -75,7 +75,7 @@ def check_tools(tools: Iterable[tuple[str, str, str | None, dict[str, Any] | Non
             raise bad_request(field, f"two tools are named {name!r}", "duplicate_tool_name")
         parameters = {"type": "object", "properties": {}} if schema is None else schema
         try:
-            Draft202012Validator.check_schema(parameters)
+            validator_for(parameters, default=Draft202012Validator).check_schema(parameters)
         except jsonschema.SchemaError as error:
             where = "".join(f".{part}" for part in error.absolute_path)
             raise bad_request(field + where, f"not a JSON Schema: {error.message}", "invalid_tool_schema") from None

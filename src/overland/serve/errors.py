@@ -15,6 +15,7 @@ from starlette.requests import Request
 
 log = logging.getLogger("overland.serve")
 
+LONGEST = 600  # characters of a message: it may quote what the client sent
 OPENAI_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -45,7 +46,7 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = message if len(message) <= LONGEST else message[:LONGEST] + " ..."
         self.param = param
         self.code = code
         self.retry_after = retry_after

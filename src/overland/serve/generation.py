@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from overland.chat import Message, Template, Tokenizer, ToolCall, ToolSpec, normalise_effort
-from overland.engine import AsyncEngine, Budget, Sampling
+from overland.engine import AsyncEngine, Budget, Generation, Sampling
 from overland.errors import OverlandError
 from overland.serve.errors import ApiError, bad_request
 from overland.serve.metrics import Metrics
@@ -109,6 +109,7 @@ class Generator:
         self.think_close = tuple(template.think_close_ids(tokenizer))
         self.in_flight = 0
         self.draining = False
+        self.running: dict[int, Generation] = {}
         for tier in ("low", "high", "max"):
             limit = settings.think_budget(tier)
             if limit is not None:
@@ -184,6 +185,11 @@ class Generator:
 
         return leave
 
+    def cancel_all(self) -> None:
+        """Ends what is running; its clients are told so, in their answer or in a stream's last event."""
+        for generation in list(self.running.values()):
+            self.engine.cancel(generation)
+
     def choices(self, plan: Plan) -> list[Choice]:
         """The generations of a request; each has its own seed."""
         return [Choice(self, plan, number) for number in range(plan.ask.choices)]
@@ -215,6 +221,7 @@ class Choice:
         )
         clock = _Clock(owner.metrics)
         stream = owner.engine.stream(plan.prompt.ids, sampling, plan.budget)
+        owner.running[id(stream.generation)] = stream.generation
         finished = cut = False
         try:
             async for one in stream:
@@ -237,6 +244,7 @@ class Choice:
             if tail:
                 yield Delta(None, 0.0, tuple(tail))
         finally:
+            del owner.running[id(stream.generation)]
             if not stream.generation.done:
                 owner.engine.cancel(stream.generation)
             if not finished:
@@ -291,7 +299,7 @@ class Choice:
         """Completes the answer; returns what only its end released (half a character, a held back stop string)."""
         answer, owner = self.answer, self._owner
         if answer.finish == "cancelled":
-            raise ApiError(503, "the server cancelled this generation", code="cancelled", retry_after=1)
+            raise ApiError(503, "the server ended this generation early", code="cancelled", retry_after=1)
         answer.errors = self._parser.finish().errors
         tail = [] if cut else [*self._read(self._parser.tail)[0], *self._flush()]
         answer.calls = [

@@ -22,6 +22,7 @@ from overland.errors import OverlandError
 from overland.serve.app import create_app
 from overland.serve.settings import ServeSection
 
+FAREWELL = 2  # seconds for a cancelled request to tell its client, before its connection is cut
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -110,29 +111,31 @@ class _Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=settings.drain_seconds,
+                timeout_graceful_shutdown=settings.drain_seconds + FAREWELL,
             )
         )
         self._generator = app.state.generator
+        self._drain_seconds = settings.drain_seconds
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started and sockets:
-            self._loop = asyncio.get_running_loop()
             host, port = sockets[0].getsockname()[:2]
             self._ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, a second one ends at once."""
-        self._generator.draining = True
         if self.should_exit:
             self.force_exit = True
-        self.should_exit = True
+        self.stop()
 
     def stop(self) -> None:
-        """Drains, from any thread."""
-        self._generator.draining = True
+        """Drains, from any thread: no new requests, and a deadline for those that run."""
+        if not self.should_exit:
+            self._generator.draining = True
+            self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_seconds, self._generator.cancel_all)
         self.should_exit = True
 
     @contextmanager
