@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from overland import kernels
 from overland.errors import BrokenFileError, UsageError
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Decoder
@@ -79,6 +80,28 @@ def from_released(tensors: dict[str, Tensor], model: Decoder, source: str) -> di
     return ours
 
 
+def unpack_mxfp4(tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:
+    """Each pair `X.weight_packed`, `X.weight_scale` of a quantised release becomes the `X.weight` (fp32) it stands for.
+
+    Raises BrokenFileError naming a pair that does not fit together.
+    """
+    out = {name: value for name, value in tensors.items() if not name.endswith((".weight_packed", ".weight_scale"))}
+    for name in sorted(tensors.keys() - out.keys()):
+        base = name.removesuffix("_packed").removesuffix("_scale")
+        packed, scales = tensors.get(f"{base}_packed"), tensors.get(f"{base}_scale")
+        if packed is None or scales is None:
+            raise BrokenFileError(f"{source}: '{name}' has no partner; '{base}_packed' and '{base}_scale' go together")
+        rows, half = packed.shape if packed.ndim == 2 else (0, 0)
+        fits = half % 16 == 0 and scales.shape == (rows, half // 16)
+        if not fits or packed.dtype != torch.uint8 or scales.dtype != torch.uint8:
+            raise BrokenFileError(
+                f"{source}: '{base}_packed' {packed.dtype} {list(packed.shape)} and '_scale' {scales.dtype} "
+                f"{list(scales.shape)} are not MXFP4; a row of K weights is K/2 bytes and K/32 scale bytes"
+            )
+        out[base] = kernels.mxfp4_dequantize(kernels.mxfp4_unpack(packed), scales)
+    return out
+
+
 def save_model(model: Decoder, directory: str | os.PathLike[str]) -> None:
     """Write config.json and model.safetensors into `directory`, each atomically. Tensors keep their dtype."""
     directory = Path(directory)
@@ -119,12 +142,14 @@ def _read_folder(directory: Path) -> Decoder:
         fields = json.loads(config_file.read_text("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BrokenFileError(f"{config_file}: not JSON: {error}") from None
-    fields = fields.get("text_config", fields)
+    fields = dict(fields.get("text_config", fields))
+    fields.pop("quantization_config", None)  # says how the file is packed; the model in memory is not
     model = Decoder(DecoderConfig.from_dict(fields, source=str(config_file)))
     try:
         with safe_open(weights, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
         raise BrokenFileError(f"{weights}: cannot be read: {error}") from None
+    tensors = unpack_mxfp4(tensors, str(weights))
     model.load_state_dict(from_released(tensors, model, str(weights)), assign=False)
     return model
