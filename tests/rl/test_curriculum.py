@@ -1,0 +1,92 @@
+"""Shares hold over any run of steps; levels follow their pass rates, and none of them vanishes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overland.errors import UsageError
+from overland.rl import Curriculum, DomainSection, Group, RLSection
+from overland.rl.curriculum import PassRates, variance_weight
+from overland.rl.section import EffortSection, EffortsSection
+
+from .toy import make_sample
+
+LEVELS = {"terminal": (0, 1, 2), "web": (0, 1)}
+SECTION = RLSection(
+    domains={"terminal": DomainSection(share=3), "web": DomainSection(share=1)},
+    efforts=EffortsSection(low=EffortSection(share=1), high=EffortSection(share=2), max=EffortSection(share=1)),
+)
+
+
+@given(steps=st.lists(st.integers(1, 20), min_size=1, max_size=6))
+def test_domains_and_efforts_get_their_exact_shares(steps: list[int]) -> None:
+    curriculum = Curriculum(SECTION, LEVELS)
+    orders = [order for count in steps for order in curriculum.deal(count)]
+    dealt = Counter((o.domain, o.effort) for o in orders)
+    for (domain, effort), share in curriculum.shares.items():
+        exact = len(orders) * share / 16
+        assert abs(dealt[domain, effort] - exact) < 2
+
+
+def test_task_seeds_never_repeat_and_deals_do_not_depend_on_how_they_are_cut() -> None:
+    once = Curriculum(SECTION, LEVELS).deal(40)
+    other = Curriculum(SECTION, LEVELS)
+    assert [*other.deal(7), *other.deal(33)] == once
+    assert len({order.seed for order in once}) == 40
+
+
+def test_a_curriculum_restored_from_a_checkpoint_deals_the_same_tasks() -> None:
+    first = Curriculum(SECTION, LEVELS)
+    first.deal(13)
+    first.rates.rate["web", 1, "low"] = 0.25
+    again = Curriculum(SECTION, LEVELS)
+    again.load_state_dict(first.state_dict())
+    assert again.deal(20) == first.deal(20)
+
+
+def test_levels_with_mixed_outcomes_come_most_often_and_the_others_never_vanish() -> None:
+    curriculum = Curriculum(RLSection(group_size=8, curriculum_floor=0.15), {"web": (0, 1, 2)})
+    for effort in ("low", "high", "max"):
+        curriculum.rates.rate |= {("web", 0, effort): 1.0, ("web", 1, effort): 0.5, ("web", 2, effort): 0.0}
+    levels = Counter(order.level for order in curriculum.deal(2000))
+    assert levels[1] / 2000 == pytest.approx(1 / 1.3, abs=0.05)
+    assert levels[0] / 2000 == pytest.approx(0.15 / 1.3, abs=0.03)
+    assert levels[2] / 2000 == pytest.approx(0.15 / 1.3, abs=0.03)
+
+
+@given(rate=st.floats(0, 1), size=st.integers(2, 32), floor=st.floats(0.01, 1))
+def test_weights_are_bounded(rate: float, size: int, floor: float) -> None:
+    assert floor <= variance_weight(rate, size, floor) <= 1.0 + 1e-9
+
+
+def test_pass_rates_forget_slowly_and_ignore_unjudged_samples() -> None:
+    rates = PassRates(memory=0.8)
+    good = make_sample("a", (1, 2), (3,), (-1.0,), 1.0, True)
+    bad = make_sample("b", (1, 2), (3,), (-1.0,), 0.0, False)
+    lost = replace(bad, id="c", reward=None)
+    rates.update([Group("web", 0, "low", "t", (good, lost))])
+    assert rates.of("web", 0, "low") == 1.0
+    rates.update([Group("web", 0, "low", "t", (good, bad, lost))])
+    assert rates.of("web", 0, "low") == pytest.approx(0.9)
+    rates.update([Group("web", 0, "low", "t", (lost,))])
+    assert rates.of("web", 0, "low") == pytest.approx(0.9)
+
+
+def test_every_cell_is_measured_before_the_first_step() -> None:
+    curriculum = Curriculum(SECTION.model_copy(update={"tasks_per_step": 40}), LEVELS)
+    orders = curriculum.measuring()
+    assert Counter((o.domain, o.level, o.effort) for o in orders) == dict.fromkeys(
+        [(d, level, e) for d in LEVELS for level in LEVELS[d] for e in ("low", "high", "max")], 3
+    )
+
+
+def test_a_level_or_domain_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UsageError, match=r"rl\.domains\.web\.levels: 7 is not a level of web; it has 0, 1"):
+        Curriculum(RLSection(domains={"web": DomainSection(levels=(7,))}), LEVELS)
+    with pytest.raises(UsageError, match=r"rl\.domains\.wbe names no taskset"):
+        Curriculum(RLSection(domains={"wbe": DomainSection()}), LEVELS)
