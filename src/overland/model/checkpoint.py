@@ -142,7 +142,9 @@ def _read_folder(directory: Path) -> Decoder:
         fields = json.loads(config_file.read_text("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BrokenFileError(f"{config_file}: not JSON: {error}") from None
-    fields = dict(fields.get("text_config", fields))
+    fields = fields.get("text_config", fields) if isinstance(fields, dict) else fields
+    if not isinstance(fields, dict):
+        raise BrokenFileError(f"{config_file}: holds a {type(fields).__name__}, not an object with the model's fields")
     fields.pop("quantization_config", None)  # says how the file is packed; the model in memory is not
     model = Decoder(DecoderConfig.from_dict(fields, source=str(config_file)))
     try:
