@@ -2,6 +2,7 @@
 
 from overland.licences.bill import BillLine, bill_of_materials
 from overland.licences.decide import Authorisation, Decision, decide
+from overland.licences.duties import Duties, duties, duties_of
 from overland.licences.expressions import BadExpression, keys_of, normalise
 from overland.licences.facts import Facts, facts
 from overland.licences.profiles import PROFILES, Profile
@@ -13,10 +14,13 @@ __all__ = [
     "BadExpression",
     "BillLine",
     "Decision",
+    "Duties",
     "Facts",
     "Profile",
     "bill_of_materials",
     "decide",
+    "duties",
+    "duties_of",
     "facts",
     "keys_of",
     "normalise",

@@ -1,0 +1,46 @@
+"""`overland serve DIR`."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import typer
+
+from overland.cli.verbs import SET, verb
+
+
+def add_to(app: typer.Typer) -> None:
+    """Declare the verb."""
+
+    @verb(
+        app,
+        "serve",
+        "Serve a model over HTTP.",
+        "overland serve runs/quickstart/model --port 8000",
+        "overland serve runs/quickstart/model --port 0 --set default_effort=high",
+    )
+    def serve(
+        folder: Path = typer.Argument(..., metavar="DIR", help="A model folder."),
+        host: str | None = typer.Option(None, "--host", help="Address to listen on. Default: 127.0.0.1, this machine."),
+        port: int | None = typer.Option(None, "--port", help="Port; 0 takes a free one. Default: 8000."),
+        api_key_env: str | None = typer.Option(
+            None, "--api-key-env", metavar="NAME", help="Variable that holds the API key. Default: OVERLAND_API_KEY."
+        ),
+        name: str = typer.Option("", "--name", help="What clients call the model. Default: the folder's name."),
+        max_batch: int = typer.Option(64, "--max-batch", min=1, help="Requests that are generated together."),
+        changes: list[str] = SET,
+    ) -> None:
+        """Serve a model over OpenAI's and Anthropic's API, with /metrics and /health.
+
+        The API key is read from an environment variable, never from the command line, where others could see it.
+        Ctrl-C lets running requests finish.
+        """
+        from overland.config import load_recipe
+        from overland.pipeline.opening import serve_folder
+        from overland.serve import ServeSection
+
+        given = {"host": host, "port": port, "api_key_env": api_key_env}
+        overrides = [f"{field}={value}" for field, value in given.items() if value is not None]
+        settings = load_recipe(ServeSection, None, [*overrides, *changes])
+        serve_folder(folder, settings, name, max_batch, announce=functools.partial(print, flush=True))

@@ -1,0 +1,80 @@
+"""Somebody's conversations, in OpenAI's form, as dialogues to learn from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from overland.chat import XTML, Message, Tokenizer, ToolSpec, normalise_effort
+from overland.errors import OverlandError, UsageError
+from overland.runs import read_jsonl_zst
+from overland.train import Dialogue
+
+
+def read_conversations(path: Path, tokenizer: Tokenizer, context: int) -> list[Dialogue]:
+    """One dialogue a line of a .jsonl or .jsonl.zst file. Raises UsageError naming the line that is wrong.
+
+    A line: {"messages": [...], "tools": [...], "effort": "low"|"high"|"max"}, the last two optional.
+    """
+    if not path.is_file():
+        raise UsageError(f"data = '{path}': there is no such file")
+    template = XTML()
+    found = []
+    for number, row in enumerate(_rows(path), 1):
+        where = f"{path}: line {number}"
+        try:
+            messages = [Message.from_openai(message) for message in row["messages"]]
+            tools = [_tool(tool) for tool in row.get("tools") or ()]
+            effort = normalise_effort(row["effort"]) if row.get("effort") else None
+            segments = template.render(messages, tools, effort, generate=False)
+        except KeyError as error:
+            raise UsageError(f"{where}: {error.args[0]!r} is missing") from None
+        except (OverlandError, TypeError, AttributeError) as error:
+            raise UsageError(f"{where}: {error}") from None
+        encoded = template.encode(segments, tokenizer)
+        if len(encoded.ids) > context:
+            raise UsageError(f"{where}: is {len(encoded.ids)} tokens long, the model's context holds {context}; cut it")
+        if not any(encoded.trained[1:]):
+            raise UsageError(f"{where}: has no assistant message; there is nothing to learn")
+        found.append(Dialogue(tuple(encoded.ids), tuple(encoded.trained), str(row.get("domain", ""))))
+    if not found:
+        raise UsageError(f"data = '{path}': is empty")
+    return found
+
+
+def held_out_part(dialogues: Sequence[Dialogue], share: float) -> tuple[list[Dialogue], list[Dialogue]]:
+    """(learned, held out), drawn by content: equal conversations never stand on both sides."""
+    learned: list[Dialogue] = []
+    kept_out: list[Dialogue] = []
+    for dialogue in dialogues:
+        digest = hashlib.sha256(repr(dialogue.ids).encode()).digest()
+        (kept_out if int.from_bytes(digest[:4], "big") < share * 2**32 else learned).append(dialogue)
+    return (learned, kept_out) if learned else (list(dialogues), [])
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    if path.name.endswith(".zst"):
+        yield from read_jsonl_zst(path)
+        return
+    with open(path, encoding="utf-8", errors="strict") as file:
+        try:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise UsageError(f"{path}: line {number} is not JSON ({error})") from None
+                if not isinstance(row, dict):
+                    raise UsageError(f"{path}: line {number} is not a JSON object")
+                yield row
+        except UnicodeDecodeError:
+            raise UsageError(f"{path}: is not text in UTF-8") from None
+
+
+def _tool(data: dict[str, Any]) -> ToolSpec:
+    function = data.get("function", data)
+    return ToolSpec(function["name"], function.get("description", ""), function.get("parameters") or {})

@@ -1,0 +1,196 @@
+"""One stage alone, from a recipe of its own: for whoever brings the corpus, the conversations or the model.
+
+Each job leaves a run folder like the quickstart's, with OUT/model in the Hugging Face layout.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from overland.chat import XTML, Tokenizer, load_tokenizer
+from overland.config import Section, dump_toml
+from overland.corpus import CorpusSection, TokenLoader, heldout_documents
+from overland.engine import Engine
+from overland.environments import DOMAINS, load_environment
+from overland.errors import UsageError
+from overland.model import PRESETS, Decoder, initialise, load_model, preset, save_model
+from overland.pipeline.conversations import held_out_part, read_conversations
+from overland.pipeline.oracles import OracleSection, oracle_dialogues
+from overland.rl import RLSection, train_rl
+from overland.runs import RunFolder, atomic_write, read_json, write_json
+from overland.train import PretrainSection, SFTSection
+from overland.train import pretrain as pretrain_stage
+from overland.train import sft as sft_stage
+
+COMPANIONS = ("lineage.json", "LICENSE", "NOTICE")
+
+
+class CorpusRecipe(Section):
+    """A corpus alone."""
+
+    corpus: CorpusSection = CorpusSection()
+    """From raw text to token shards."""
+
+
+class PretrainRecipe(Section):
+    """Pretraining alone, on a corpus that `overland corpus build` made."""
+
+    corpus: str
+    """The corpus folder. Its tokenizer becomes the model's."""
+    model: str = "nano"
+    """A preset, freshly initialised, or a model folder to go on with."""
+    initialiser: str = "induction"
+    """How a preset starts; see docs/decisions for why `induction`."""
+    pretrain: PretrainSection = PretrainSection()
+    """Pretraining on packed text."""
+
+
+class SFTRecipe(Section):
+    """Supervised tuning alone."""
+
+    model: str
+    """The model folder to start from."""
+    data: str = ""
+    """A JSON Lines file of conversations, one object a line: `messages` and, where there are, `tools` and `effort`, in
+    OpenAI's form. Empty: demonstrations that the oracles of the environments make."""
+    held_out: float = Field(default=0.05, ge=0, lt=0.5)
+    """Share of the conversations that are measured instead of learned."""
+    oracles: OracleSection = OracleSection()
+    """Which demonstrations the oracles make, where `data` is empty."""
+    sft: SFTSection = SFTSection()
+    """Supervised tuning on dialogues."""
+
+
+class RLRecipe(Section):
+    """Reinforcement learning alone."""
+
+    model: str
+    """The model folder to start from. It must solve some of the tasks already."""
+    domains: tuple[str, ...] = tuple(DOMAINS)
+    """The domains that are trained jointly."""
+    rl: RLSection = RLSection()
+    """Rollouts, advantages, budgets, update."""
+
+    @field_validator("domains")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in value if name not in DOMAINS]
+        if unknown or not value or len(set(value)) < len(value):
+            raise ValueError(f"give different ones of {', '.join(DOMAINS)}")
+        return value
+
+
+def pretrain(recipe: PretrainRecipe, out: Path, *, resume: bool = False) -> dict[str, Any]:
+    """Run the stage and return its figures. Raises UsageError before anything is written where the input is wrong."""
+    corpus = Path(recipe.corpus)
+    if not (corpus / "index.json").is_file():
+        raise UsageError(f"corpus = '{corpus}' is not a corpus folder; make one with: overland corpus build")
+    tokenizer = load_tokenizer(corpus)
+    model = _model_for(recipe, tokenizer)
+    section = recipe.pretrain
+    loader = TokenLoader(corpus, batch=section.batch, length=section.length, seed=section.seed)
+    run = _open(out, recipe, resume)
+    if (done := run.stage_done("pretrain")) is not None and resume:
+        return done
+    figures = pretrain_stage(model, loader, section, run, held_out=list(heldout_documents(corpus)), resume=resume)
+    return _finish(run, "pretrain", model, tokenizer, corpus, figures)
+
+
+def sft(recipe: SFTRecipe, out: Path, *, resume: bool = False) -> dict[str, Any]:
+    """Run the stage and return its figures."""
+    source = _folder(recipe.model)
+    tokenizer = load_tokenizer(source)
+    model = load_model(source)
+    context = model.config.max_position_embeddings
+    if recipe.data:
+        dialogues = read_conversations(Path(recipe.data), tokenizer, context)
+    else:
+        dialogues = oracle_dialogues(recipe.oracles, tokenizer, XTML())
+    learned, kept_out = held_out_part(dialogues, recipe.held_out)
+    run = _open(out, recipe, resume)
+    if (done := run.stage_done("sft")) is not None and resume:
+        return done
+    figures = sft_stage(model, learned, recipe.sft, run, held_out=kept_out, resume=resume)
+    return _finish(run, "sft", model, tokenizer, source, figures)
+
+
+def rl(recipe: RLRecipe, out: Path, *, resume: bool = False, no_sandbox: bool = False) -> dict[str, Any]:
+    """Run the stage and return its figures."""
+    from overland.agent.sandbox import choose_sandbox
+
+    source = _folder(recipe.model)
+    tokenizer = load_tokenizer(source)
+    model = load_model(source)
+    sandbox = choose_sandbox(no_sandbox) if "terminal" in recipe.domains else None
+    tasksets = {name: load_environment(name) for name in recipe.domains}
+    run = _open(out, recipe, resume)
+    if (done := run.stage_done("rl")) is not None and resume:
+        return done
+    engine = Engine(model, max_batch=recipe.rl.live_episodes)
+    result = train_rl(model, engine, tokenizer, tasksets, recipe.rl, run, sandbox=sandbox, resume=resume)
+    figures = {
+        "steps": result.steps,
+        "stopped": result.stopped,
+        "tokens": result.tokens,
+        "cpu_seconds": round(result.cpu_seconds, 1),
+        "success": result.figures.get("rl/success"),
+        "reward": result.figures.get("rl/reward"),
+    }
+    return _finish(run, "rl", model, tokenizer, source, figures)
+
+
+def _folder(model: str) -> Path:
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"model = '{model}' is not a model folder (no config.json); a run leaves one at RUN/model")
+    return folder
+
+
+def _model_for(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Decoder:
+    if recipe.model in PRESETS and not Path(recipe.model).exists():
+        config = preset(recipe.model, vocab_size=tokenizer.vocab_size)
+        return initialise(Decoder(config), recipe.initialiser, recipe.pretrain.seed)
+    model = load_model(_folder(recipe.model))
+    if load_tokenizer(recipe.model).encode("overland 42") != tokenizer.encode("overland 42"):
+        raise UsageError(
+            f"model = '{recipe.model}' has another tokenizer than corpus = '{recipe.corpus}'; its tokens would mean "
+            "something else"
+        )
+    return model
+
+
+def _open(out: Path, recipe: Section, resume: bool) -> RunFolder:
+    """The run folder. A run that is there is continued only with `resume`, and only under its own recipe."""
+    text = dump_toml(recipe)
+    written = out / "recipe.toml"
+    if out.is_dir() and any(out.iterdir()):
+        if not resume:
+            raise UsageError(f"--out {out}: is not empty; continue it with --resume, or choose another folder")
+        if written.is_file() and written.read_text(encoding="utf-8") != text:
+            raise UsageError(
+                f"--resume: the recipe is not the one in {written}; give the same recipe and --set, or another --out"
+            )
+    run = RunFolder(out)
+    atomic_write(written, text)
+    run.write_manifest({"job": type(recipe).__name__.removesuffix("Recipe").lower()})
+    return run
+
+
+def _finish(
+    run: RunFolder, stage: str, model: Decoder, tokenizer: Tokenizer, source: Path, figures: dict[str, Any]
+) -> dict[str, Any]:
+    """Save the model with its tokenizer and what is known of its text, and record the stage."""
+    save_model(model, run.model)
+    tokenizer.save(run.model)
+    for name in COMPANIONS:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, run.model / name)
+    plain = {name: value for name, value in figures.items() if not isinstance(value, dict)}
+    summary = read_json(run.path / "summary.json") if (run.path / "summary.json").exists() else {}
+    write_json(run.path / "summary.json", {**summary, stage: figures})
+    run.finish_stage(stage, {**plain, "model": "model"})
+    return {**plain, "model": str(run.model)}
