@@ -92,8 +92,10 @@ class KDA(nn.Module):
     def new_cache(self, rows: int) -> KDACache:
         """An empty cache for `rows` sequences."""
         taps = self.q_conv1d.weight
+        wide = torch.promote_types(taps.dtype, torch.float32)
         return KDACache(
-            taps.new_zeros(rows, taps.shape[-1] - 1, 3 * self.H * self.K), taps.new_zeros(rows, self.H, self.K, self.K)
+            taps.new_zeros(rows, taps.shape[-1] - 1, 3 * self.H * self.K),
+            taps.new_zeros(rows, self.H, self.K, self.K, dtype=wide),
         )
 
 
