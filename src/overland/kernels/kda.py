@@ -29,8 +29,9 @@ def kda(
     """Run the recurrence over T tokens from `state_BHKV` (zeros when None).
 
     `g_BTHK` is the log decay (<= 0), `beta_BTH` the write strength. Where `documents_BT` changes along T the state
-    starts again from zero (`state_BHKV` belongs to the document of the first token). `bounded` promises g > -5, which
-    allows the cheaper tile products. Returns the outputs [B, T, H, V] and the final state [B, H, K, V].
+    starts again from zero (`state_BHKV` belongs to the document of the first token; an id must not come back later in
+    its row). `bounded` promises g > -5, which allows the cheaper tile products. Returns the outputs [B, T, H, V] and
+    the final state [B, H, K, V].
     """
     if q_BTHK.shape[1] <= 2 or kernel_choice() == "reference":
         return kda_recurrent(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT)

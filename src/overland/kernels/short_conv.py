@@ -17,7 +17,7 @@ def short_conv(
     """Returns y [B, T, C] and the inputs with their history [B, W-1+T, C], from which the next tail is taken.
 
     `tail` [B, W-1, C] holds the inputs before the first token (zeros when None). A tap does not reach over a boundary
-    of `documents_BT`; the tail belongs to the document of the first token.
+    of `documents_BT` (an id must not come back later in its row); the tail belongs to the document of the first token.
     """
     T, W = u_BTC.shape[1], w_CW.shape[1]
     if tail is None:
