@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from overland.errors import UsageError
 
@@ -19,9 +19,9 @@ class LinearAttentionConfig(BaseModel):
 
     full_attn_layers: list[int]
     kda_layers: list[int]
-    num_heads: int
-    head_dim: int
-    short_conv_kernel_size: int = 4
+    num_heads: PositiveInt
+    head_dim: PositiveInt
+    short_conv_kernel_size: PositiveInt = 4
     use_full_rank_gate: bool = True
     gate_lower_bound: float = -5.0
 
@@ -33,29 +33,29 @@ class DecoderConfig(BaseModel):
 
     architectures: list[str] = ["KimiLinearForCausalLM"]
     model_type: str = "kimi_linear"
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    intermediate_size: int
-    moe_intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    intermediate_size: PositiveInt
+    moe_intermediate_size: PositiveInt
+    num_attention_heads: PositiveInt
+    num_key_value_heads: PositiveInt
     hidden_act: str = "situ"
     activation_situ_beta: float = 4.0
     activation_situ_linear_beta: float = 25.0
     rms_norm_eps: float = 1e-5
     latent_norm_eps: float = 1e-6
-    q_lora_rank: int
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
+    q_lora_rank: PositiveInt
+    kv_lora_rank: PositiveInt
+    qk_nope_head_dim: PositiveInt
+    qk_rope_head_dim: NonNegativeInt
+    v_head_dim: PositiveInt
     mla_use_nope: bool = True
     mla_use_output_gate: bool = True
-    num_experts: int
-    num_experts_per_token: int
-    num_shared_experts: int
-    routed_expert_hidden_size: int
+    num_experts: PositiveInt
+    num_experts_per_token: PositiveInt
+    num_shared_experts: PositiveInt
+    routed_expert_hidden_size: PositiveInt
     latent_moe_use_norm: bool = True
     moe_renormalize: bool = True
     moe_router_activation_func: str = "sigmoid"
@@ -65,9 +65,9 @@ class DecoderConfig(BaseModel):
     topk_group: int = 1
     routed_scaling_factor: float = 1.0
     moe_layer_freq: int = 1
-    first_k_dense_replace: int = 1
-    attn_res_block_size: int
-    max_position_embeddings: int = 4096
+    first_k_dense_replace: NonNegativeInt = 1
+    attn_res_block_size: PositiveInt
+    max_position_embeddings: PositiveInt = 4096
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False
     linear_attn_config: LinearAttentionConfig
@@ -122,4 +122,6 @@ class DecoderConfig(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
+            if where and isinstance(first["input"], str | int | float | None):
+                where += f" = {first['input']!r}"
             raise UsageError(f"{source}: {where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}") from None
