@@ -22,6 +22,8 @@ from overland.model.decoder import Decoder
 from overland.model.presets import PRESETS, preset
 from overland.runs import atomic_write
 
+# What the released files keep in fp32 whatever the rest has: rounding would move decays and flip routes.
+WIDE = ("A_log", "dt_bias", "o_norm.weight", "conv1d.weight", "e_score_correction_bias")
 PREFIX = "language_model."  # the released text + vision checkpoint puts this before every text tensor
 
 
@@ -50,7 +52,7 @@ def from_released(tensors: dict[str, Tensor], model: Decoder, source: str) -> di
     for name, shape in wanted.items():
         if name not in tensors:
             raise BrokenFileError(f"{source}: '{name}' is missing; the config asks for it with shape {list(shape)}")
-        if name.endswith(".A_log"):  # released files pad the heads with zeros
+        if name.endswith(".A_log") and tensors[name].ndim == 1:  # released files pad the heads with zeros
             tensors[name] = tensors[name][: shape[0]]
         if tensors[name].shape != shape:
             raise BrokenFileError(
@@ -118,7 +120,7 @@ def load_model(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> Decoder:
-    """A model from a folder, or a freshly initialised preset.
+    """A model from a folder, or a freshly initialised preset, cast to `dtype` but for what is fp32 in released files.
 
     Raises UsageError where neither exists and BrokenFileError naming the tensor or file that is wrong.
     """
@@ -129,7 +131,10 @@ def load_model(
         model = initialise(Decoder(preset(str(dir_or_preset))), "induction", seed)
     else:
         model = _read_folder(directory)
-    return model.to(device=device, dtype=dtype) if dtype is not None else model.to(device)
+    if dtype is not None:
+        for name, value in [*model.named_parameters(), *model.named_buffers()]:
+            value.data = value.data.to(torch.promote_types(dtype, torch.float32) if name.endswith(WIDE) else dtype)
+    return model.to(device)
 
 
 def _read_folder(directory: Path) -> Decoder:
