@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from overland.cli.output import print_json
+from overland.cli.output import print_json, printable
 from overland.cli.verbs import API, API_KEY_ENV, JSON, MODEL, MODEL_NAME, NO_SANDBOX, verb
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _show(trajectory: Trajectory) -> None:
 
 
 def _block(label: str, text: str) -> None:
-    for at, line in enumerate(text.splitlines()):
+    for at, line in enumerate(printable(text).splitlines()):
         print(f"{label if at == 0 else '':<8} {line}")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from overland.cli.output import print_json, print_pairs
+from overland.cli.output import print_json, print_pairs, printable
 from overland.cli.verbs import JSON, SET, new_app, verb
 
 app = new_app("Raw text to licensed token shards.")
@@ -68,4 +68,4 @@ def inspect(
         return
     text = row.pop("text")
     print_pairs({name: value for name, value in row.items() if value not in (None, "", {}, [])})
-    print(f"\n{text[:2000]}{'…' if len(text) > 2000 else ''}")
+    print(f"\n{printable(text[:2000])}{'…' if len(text) > 2000 else ''}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -26,6 +27,11 @@ def fail(message: str, code: int) -> int:
     """One line on stderr; returns the exit code."""
     print(message, file=sys.stderr)
     return code
+
+
+def printable(text: str) -> str:
+    """Text that a model or a stranger wrote, without the control characters that would command a terminal."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from overland.cli.output import print_json, print_pairs, print_table, resumes_with
+from overland.cli.output import print_json, print_pairs, print_table, printable, resumes_with
 from overland.cli.verbs import JSON, NO_SANDBOX, RESUME, SET, new_app, verb
 
 app = new_app("Reinforcement learning, and its episodes.")
@@ -84,5 +84,5 @@ def show(
     for item in found:
         print("── " + "  ".join(f"{name} {value}" for name, value in item.figures().items()))
         for line in conversation(item):
-            print(line)
+            print(printable(line))
         print()

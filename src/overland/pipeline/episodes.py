@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +115,5 @@ def _lines(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _block(label: str, text: str) -> Iterator[str]:
-    clean = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "�", text)  # no escape sequence of a model's reaches a terminal
-    for at, line in enumerate(clean.split("\n")):
+    for at, line in enumerate(text.split("\n")):
         yield f"{label if at == 0 else '':<8} {line}"

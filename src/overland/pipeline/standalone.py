@@ -89,19 +89,22 @@ def pretrain(recipe: PretrainRecipe, out: Path, *, resume: bool = False) -> dict
     corpus = Path(recipe.corpus)
     if not (corpus / "index.json").is_file():
         raise UsageError(f"corpus = '{corpus}' is not a corpus folder; make one with: overland corpus build")
+    check_place(out, recipe, resume)
     tokenizer = load_tokenizer(corpus)
     model = _model_for(recipe, tokenizer)
     section = recipe.pretrain
     loader = TokenLoader(corpus, batch=section.batch, length=section.length, seed=section.seed)
-    run = _open(out, recipe, resume)
+    run = _open(out, recipe)
     if (done := run.stage_done("pretrain")) is not None and resume:
         return done
-    figures = pretrain_stage(model, loader, section, run, held_out=list(heldout_documents(corpus)), resume=resume)
+    documents = [(ids.tolist(), size) for ids, size in heldout_documents(corpus)]
+    figures = pretrain_stage(model, loader, section, run, held_out=documents, resume=resume)
     return _finish(run, "pretrain", model, tokenizer, corpus, figures)
 
 
 def sft(recipe: SFTRecipe, out: Path, *, resume: bool = False) -> dict[str, Any]:
     """Run the stage and return its figures."""
+    check_place(out, recipe, resume)
     source = _folder(recipe.model)
     tokenizer = load_tokenizer(source)
     model = load_model(source)
@@ -111,7 +114,7 @@ def sft(recipe: SFTRecipe, out: Path, *, resume: bool = False) -> dict[str, Any]
     else:
         dialogues = oracle_dialogues(recipe.oracles, tokenizer, XTML())
     learned, kept_out = held_out_part(dialogues, recipe.held_out)
-    run = _open(out, recipe, resume)
+    run = _open(out, recipe)
     if (done := run.stage_done("sft")) is not None and resume:
         return done
     figures = sft_stage(model, learned, recipe.sft, run, held_out=kept_out, resume=resume)
@@ -122,12 +125,13 @@ def rl(recipe: RLRecipe, out: Path, *, resume: bool = False, no_sandbox: bool = 
     """Run the stage and return its figures."""
     from overland.agent.sandbox import choose_sandbox
 
+    check_place(out, recipe, resume)
     source = _folder(recipe.model)
     tokenizer = load_tokenizer(source)
     model = load_model(source)
     sandbox = choose_sandbox(no_sandbox) if "terminal" in recipe.domains else None
     tasksets = {name: load_environment(name) for name in recipe.domains}
-    run = _open(out, recipe, resume)
+    run = _open(out, recipe)
     if (done := run.stage_done("rl")) is not None and resume:
         return done
     engine = Engine(model, max_batch=recipe.rl.live_episodes)
@@ -163,19 +167,20 @@ def _model_for(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Decoder:
     return model
 
 
-def _open(out: Path, recipe: Section, resume: bool) -> RunFolder:
-    """The run folder. A run that is there is continued only with `resume`, and only under its own recipe."""
-    text = dump_toml(recipe)
+def check_place(out: Path, recipe: Section, resume: bool) -> None:
+    """A run that is there is continued only with `resume`, and only under its own recipe. Raises UsageError."""
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    if not resume:
+        raise UsageError(f"--out {out}: is not empty; continue it with --resume, or choose another folder")
     written = out / "recipe.toml"
-    if out.is_dir() and any(out.iterdir()):
-        if not resume:
-            raise UsageError(f"--out {out}: is not empty; continue it with --resume, or choose another folder")
-        if written.is_file() and written.read_text(encoding="utf-8") != text:
-            raise UsageError(
-                f"--resume: the recipe is not the one in {written}; give the same recipe and --set, or another --out"
-            )
+    if not written.is_file() or written.read_text(encoding="utf-8", errors="replace") != dump_toml(recipe):
+        raise UsageError(f"--resume: this recipe is not the one in {written}; give the same RECIPE and --set as before")
+
+
+def _open(out: Path, recipe: Section) -> RunFolder:
     run = RunFolder(out)
-    atomic_write(written, text)
+    atomic_write(out / "recipe.toml", dump_toml(recipe))
     run.write_manifest({"job": type(recipe).__name__.removesuffix("Recipe").lower()})
     return run
 
