@@ -8,14 +8,9 @@ import textwrap
 
 import pytest
 import tokenizers
-from hypothesis import HealthCheck, settings
 from tokenizers import models, pre_tokenizers, trainers
 
 from overland.chat import Tokenizer, build_tokenizer
-
-# Machines that run tests are busy; how long an example takes says nothing about what holds.
-settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy machine")
 
 # XTML's own vocabulary occurs in the training text, so that text which spells a marker meets multi-byte tokens.
 SPELLED = '<|open|>message role="assistant"<|sep|><|close|>think<|sep|><|end_of_msg|>' * 8

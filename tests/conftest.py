@@ -1,0 +1,13 @@
+"""What holds for every test: one torch thread, and no deadline on a Hypothesis example."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import HealthCheck, settings
+
+# Two threads on a busy two-core machine were measured many times slower than one.
+torch.set_num_threads(1)
+
+# Machines that run tests are busy; how long an example takes says nothing about what holds.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")

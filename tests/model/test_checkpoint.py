@@ -1,0 +1,173 @@
+"""Model folders: K3's names on disk, nothing lost on the way, and a broken file is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import random_ids, tiny
+
+from overland.errors import BrokenFileError, UsageError
+from overland.model import load_model, save_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_model(tiny(torch.float32), tmp_path / "model")
+    return tmp_path / "model"
+
+
+WIDE = ("A_log", "dt_bias", "o_norm.weight", "conv1d.weight", "e_score_correction_bias")  # fp32 in the released files
+
+
+def test_a_round_trip_is_bit_equal(tmp_path: Path) -> None:
+    model = tiny(torch.float32)
+    save_model(model, tmp_path)
+    again = load_model(tmp_path)
+    assert again.config == model.config
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    ids = random_ids(1, 9)
+    assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_half_precision_leaves_decays_convolutions_and_biases_wide(folder: Path, tmp_path: Path) -> None:
+    whole, half = load_model(folder), load_model(folder, dtype=torch.bfloat16)
+    for name, value in half.state_dict().items():
+        dtype = torch.float32 if name.endswith(WIDE) else torch.bfloat16
+        assert value.dtype == dtype, name
+        assert torch.equal(value, whole.state_dict()[name].to(dtype)), name
+    save_model(half, tmp_path / "half")
+    again, ids = load_model(tmp_path / "half", dtype=torch.bfloat16), random_ids(1, 9)
+    assert torch.equal(again(ids).logits, half(ids).logits)
+
+
+def test_saving_twice_writes_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    save_model(load_model(folder), tmp_path / "again")
+    for name in ("config.json", "model.safetensors"):
+        assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_nano_has_the_released_names_and_shapes(tmp_path: Path) -> None:
+    """Names and shapes written out from the released checkpoint's table (sizes of nano put in)."""
+    D, P, V, Z, I = 128, 128, 640, 64, 64
+    wanted = {
+        "model.embed_tokens.weight": [V, D],
+        "lm_head.weight": [V, D],
+        "model.norm.weight": [D],
+        "model.output_attn_res_norm.weight": [D],
+        "model.output_attn_res_proj.weight": [1, D],
+    }
+    for layer in range(4):
+        at = f"model.layers.{layer}"
+        for norm in ("input_layernorm", "post_attention_layernorm", "self_attention_res_norm", "mlp_res_norm"):
+            wanted[f"{at}.{norm}.weight"] = [D]
+        for proj in ("self_attention_res_proj", "mlp_res_proj"):
+            wanted[f"{at}.{proj}.weight"] = [1, D]
+        if layer < 3:
+            wanted |= {f"{at}.self_attn.{x}_proj.weight": [P, D] for x in "qkvg"}
+            wanted |= {f"{at}.self_attn.{x}_conv1d.weight": [P, 1, 4] for x in "qkv"}
+            wanted |= {
+                f"{at}.self_attn.f_a_proj.weight": [32, D],
+                f"{at}.self_attn.f_b_proj.weight": [P, 32],
+                f"{at}.self_attn.b_proj.weight": [4, D],
+                f"{at}.self_attn.A_log": [4],
+                f"{at}.self_attn.dt_bias": [P],
+                f"{at}.self_attn.o_norm.weight": [32],
+                f"{at}.self_attn.o_proj.weight": [D, P],
+            }
+        else:
+            wanted |= {
+                f"{at}.self_attn.q_a_proj.weight": [32, D],
+                f"{at}.self_attn.q_a_layernorm.weight": [32],
+                f"{at}.self_attn.q_b_proj.weight": [4 * 64, 32],
+                f"{at}.self_attn.kv_a_proj_with_mqa.weight": [64, D],
+                f"{at}.self_attn.kv_a_layernorm.weight": [32],
+                f"{at}.self_attn.kv_b_proj.weight": [4 * 64, 32],
+                f"{at}.self_attn.g_proj.weight": [P, D],
+                f"{at}.self_attn.o_proj.weight": [D, P],
+            }
+        if layer == 0:
+            wanted |= {f"{at}.mlp.{x}_proj.weight": [384, D] for x in ("gate", "up")}
+            wanted[f"{at}.mlp.down_proj.weight"] = [D, 384]
+            continue
+        moe = f"{at}.block_sparse_moe"
+        wanted |= {
+            f"{moe}.gate.weight": [16, D],
+            f"{moe}.gate.e_score_correction_bias": [16],
+            f"{moe}.routed_expert_down_proj.weight": [Z, D],
+            f"{moe}.routed_expert_norm.weight": [Z],
+            f"{moe}.routed_expert_up_proj.weight": [D, Z],
+            f"{moe}.shared_experts.gate_proj.weight": [2 * I, D],
+            f"{moe}.shared_experts.up_proj.weight": [2 * I, D],
+            f"{moe}.shared_experts.down_proj.weight": [D, 2 * I],
+        }
+        for e in range(16):
+            wanted |= {f"{moe}.experts.{e}.{w}.weight": [I, Z] for w in ("w1", "w3")}
+            wanted[f"{moe}.experts.{e}.w2.weight"] = [Z, I]
+    save_model(load_model("nano"), tmp_path)
+    found = {name: list(value.shape) for name, value in load_file(tmp_path / "model.safetensors").items()}
+    assert found == wanted
+
+
+def test_the_released_multimodal_prefix_nesting_and_padded_decay_load(folder: Path) -> None:
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    before = load_model(folder)
+    tensors = {f"language_model.{name}": value for name, value in load_file(weights).items()}
+    for name, value in tensors.items():
+        if name.endswith("A_log"):
+            tensors[name] = torch.nn.functional.pad(value, (0, 30))
+    save_file(tensors, weights)
+    config.write_text(json.dumps({"model_type": "kimi_k3", "text_config": json.loads(config.read_text())}))
+    for name, value in load_model(folder).state_dict().items():
+        assert torch.equal(value, before.state_dict()[name]), name
+
+
+NAME, STRAY = "model.layers.1.self_attn.q_b_proj.weight", "model.layers.9.norm.weight"
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda t: t.pop(NAME), f"'{NAME}' is missing"),
+        (lambda t: t.update({NAME: t[NAME][:-1].clone()}), rf"'{NAME}' has shape \[15, 8\], the config .* \[16, 8\]"),
+        (lambda t: t.update({NAME: t[NAME] * float("nan")}), f"'{NAME}' holds values that are not finite"),
+        (lambda t: t.update({STRAY: torch.ones(3)}), f"'{STRAY}' is not a tensor"),
+        (lambda t: t.update({"model.layers.0.self_attn.A_log": torch.tensor(0.0)}), r"A_log' has shape \[\]"),
+    ],
+)
+def test_a_wrong_tensor_is_named(folder: Path, damage: object, message: str) -> None:
+    weights = folder / "model.safetensors"
+    tensors = load_file(weights)
+    damage(tensors)  # type: ignore[operator]
+    save_file(tensors, weights)
+    with pytest.raises(BrokenFileError, match=message) as caught:
+        load_model(folder)
+    assert str(weights) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 3000, -10])
+def test_a_truncated_file_is_named(folder: Path, keep: int) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    with pytest.raises(BrokenFileError, match=r"model\.safetensors: cannot be read"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]", '"nano"', "\x00\x01"])
+def test_a_broken_config_file_is_named(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(BrokenFileError, match=r"config\.json: "):
+        load_model(folder)
+
+
+def test_what_is_neither_folder_nor_preset_says_what_is(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"neither a folder with config\.json nor a preset \(.*nano"):
+        load_model(tmp_path / "nan0")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UsageError, match=r"model\.safetensors is missing"):
+        load_model(folder)

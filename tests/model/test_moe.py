@@ -1,0 +1,135 @@
+"""Latent mixture of experts: against a dense loop over tokens and experts, and the rules of its router."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import random_ids, tiny
+from torch import Tensor
+
+from overland.kernels import situ_glu_reference
+from overland.model import Packing, Replay
+from overland.model.moe import LatentMoE
+
+
+@pytest.fixture
+def moe() -> LatentMoE:
+    return next(m for m in tiny().modules() if isinstance(m, LatentMoE))
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def by_hand(moe: LatentMoE, x_D: Tensor) -> Tensor:
+    """One token through the formula, expert by expert."""
+    scores = (moe.gate.weight @ x_D).sigmoid()
+    best = (scores + moe.gate.e_score_correction_bias).argsort(descending=True)[: moe.gate.k]
+    z = moe.routed_expert_down_proj.weight @ x_D
+    u = torch.zeros_like(z)
+    for e in best.tolist():
+        gate, up = (z @ moe.experts.gate_up[e]).chunk(2)
+        u = u + scores[e] / scores[best].sum() * (situ_glu_reference(gate, up, 4.0, 25.0) @ moe.experts.down[e])
+    normed = u / (u.square().mean() + moe.routed_expert_norm.eps).sqrt() * moe.routed_expert_norm.weight
+    shared = moe.shared_experts
+    inner = situ_glu_reference(shared.gate_proj.weight @ x_D, shared.up_proj.weight @ x_D, 4.0, 25.0)
+    return moe.routed_expert_up_proj.weight @ normed + shared.down_proj.weight @ inner
+
+
+def test_equals_the_formula_token_by_token(moe: LatentMoE, x: Tensor) -> None:
+    y, _ = moe(x)
+    wanted = torch.stack([by_hand(moe, token) for token in x.flatten(0, 1)]).view_as(x)
+    torch.testing.assert_close(y, wanted, rtol=0, atol=1e-12)
+
+
+def test_an_expert_without_tokens_changes_nothing(moe: LatentMoE, x: Tensor) -> None:
+    moe.gate.e_score_correction_bias[2] = -10
+    y, routing = moe(x)
+    assert routing.counts[2] == 0
+    wanted = torch.stack([by_hand(moe, token) for token in x.flatten(0, 1)]).view_as(x)
+    torch.testing.assert_close(y, wanted, rtol=0, atol=1e-12)
+    y.sum().backward()
+    assert moe.experts.down.grad is not None
+    assert moe.experts.down.grad[2].abs().max() == 0
+
+
+def test_the_bias_changes_the_selection_and_not_the_weights(moe: LatentMoE, x: Tensor) -> None:
+    flat = x.flatten(0, 1)
+    scores, before, _ = moe.gate(flat)
+    moe.gate.e_score_correction_bias[3] += 10
+    _, after, weights = moe.gate(flat)
+    assert (after == 3).any(-1).all()
+    assert not (before == 3).any(-1).all()
+    chosen = scores.gather(1, after)
+    torch.testing.assert_close(weights, chosen / chosen.sum(-1, keepdim=True))
+
+
+def test_weights_sum_to_the_scaling_factor(moe: LatentMoE, x: Tensor) -> None:
+    moe.gate.scale = 2.5
+    _, _, weights = moe.gate(x.flatten(0, 1))
+    torch.testing.assert_close(weights.sum(-1), torch.full((18,), 2.5, dtype=torch.float64))
+
+
+def test_scaling_all_weights_changes_nothing_but_through_epsilon(moe: LatentMoE, x: Tensor) -> None:
+    before, _ = moe(x)
+    moe.gate.scale = 40.0
+    moe.routed_expert_norm.eps *= 1600
+    after, _ = moe(x)
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
+
+
+def test_the_selection_carries_no_gradient_and_the_scores_do(moe: LatentMoE, x: Tensor) -> None:
+    y, routing = moe(x)
+    y.square().sum().backward()
+    assert not routing.scores.requires_grad
+    assert moe.gate.weight.grad is not None
+    assert moe.gate.weight.grad.norm() > 0
+
+
+def test_replay_uses_the_recorded_experts_and_weighs_them_anew() -> None:
+    model, ids = tiny(), random_ids(2, 7)
+    first = model(ids)
+    recorded = [routing.experts for routing in first.aux.router]
+    assert torch.equal(model(ids, replay=Replay(recorded)).logits, first.logits)
+    shifted = [(experts + 1) % 6 for experts in recorded]
+    second = model(ids, replay=Replay(shifted))
+    assert not torch.allclose(second.logits, first.logits)
+    for routing, wanted in zip(second.aux.router, shifted, strict=True):
+        assert torch.equal(routing.experts, wanted)
+        assert torch.equal(routing.counts, torch.bincount(wanted.flatten(), minlength=6))
+
+
+def test_finite_differences_under_replayed_routing() -> None:
+    model, ids = tiny(), random_ids(1, 6)
+    replay = Replay([routing.experts for routing in model(ids).aux.router])
+
+    def loss() -> Tensor:
+        return F.cross_entropy(model(ids, replay=replay).logits[0, :-1], ids[0, 1:])
+
+    loss().backward()
+    gen, step = torch.Generator().manual_seed(5), 1e-6
+    for name, value in model.named_parameters():
+        if value.grad is None:
+            continue
+        direction = torch.randn(value.shape, generator=gen, dtype=torch.float64)
+        with torch.no_grad():
+            value += step * direction
+            above = loss()
+            value -= 2 * step * direction
+            below = loss()
+            value += step * direction
+        slope = ((above - below) / (2 * step)).item()
+        assert slope == pytest.approx((value.grad * direction).sum().item(), rel=1e-5, abs=1e-8), name
+
+
+def test_counts_and_scores_ignore_padding() -> None:
+    model, ids = tiny(), random_ids(3, 8)
+    lengths = torch.tensor([8, 1, 5])
+    padded = model(ids, packing=Packing(lengths=lengths))
+    for layer, routing in enumerate(padded.aux.router):
+        alone = [model(ids[b : b + 1, :n]).aux.router[layer] for b, n in enumerate(lengths.tolist())]
+        assert torch.equal(routing.counts, sum(r.counts for r in alone))
+        torch.testing.assert_close(routing.scores, torch.cat([r.scores for r in alone]), rtol=0, atol=1e-12)
+        assert routing.counts.sum() == 14 * 2
