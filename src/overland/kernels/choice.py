@@ -13,7 +13,7 @@ CHOICES = ("reference", "fast")
 
 
 def kernel_choice() -> str:
-    """The implementation asked for by the environment variable OVERLAND_KERNELS. Raises UsageError for another value."""
+    """The implementation that the variable OVERLAND_KERNELS asks for. Raises UsageError for another value."""
     choice = os.environ.get("OVERLAND_KERNELS", "fast")
     if choice not in CHOICES:
         raise UsageError(f"OVERLAND_KERNELS={choice!r} is not a kernel set; valid: {', '.join(CHOICES)}")

@@ -80,7 +80,7 @@ def kda_chunk(
     pad = -T % chunk
     N = (T + pad) // chunk
 
-    def tiles(x: Tensor) -> Tensor:  # [B, T, H, X] -> [B, H, N, C, X]; padding has g = 0 and beta = 0: it changes nothing
+    def tiles(x: Tensor) -> Tensor:  # [B, T, H, X] -> [B, H, N, C, X]; padding has g = 0, beta = 0: it changes nothing
         x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, pad)) if pad else x
         return x.reshape(B, N, chunk, H, x.shape[-1]).permute(0, 3, 1, 2, 4).contiguous()
 

@@ -74,7 +74,8 @@ class Cache:
     @staticmethod
     def cat(caches: Sequence[Cache]) -> Cache:
         """The rows of all caches in one, slots padded to the longest."""
-        slots = max((layer.latents.shape[1] for c in caches for layer in c.layers if isinstance(layer, MLACache)), default=0)
+        mla = [layer for c in caches for layer in c.layers if isinstance(layer, MLACache)]
+        slots = max((layer.latents.shape[1] for layer in mla), default=0)
         layers: list[KDACache | MLACache] = []
         for parts in zip(*(c.layers for c in caches), strict=True):
             if isinstance(parts[0], KDACache):

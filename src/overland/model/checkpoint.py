@@ -46,7 +46,7 @@ def to_released(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_released(tensors: dict[str, Tensor], model: Decoder, source: str) -> dict[str, Tensor]:
-    """Released names to ours, for `model`. Raises BrokenFileError naming the first missing, extra or misshapen tensor."""
+    """Released names to ours, for `model`. Raises BrokenFileError naming a missing, extra or misshapen tensor."""
     tensors = {name.removeprefix(PREFIX): value for name, value in tensors.items()}
     wanted = {name: value.shape for name, value in to_released(model.state_dict()).items()}
     for name, shape in wanted.items():
@@ -140,7 +140,8 @@ def load_model(
 def _read_folder(directory: Path) -> Decoder:
     config_file, weights = directory / "config.json", directory / "model.safetensors"
     if not config_file.is_file():
-        raise UsageError(f"model = '{directory}' is neither a folder with config.json nor a preset ({', '.join(PRESETS)})")
+        presets = ", ".join(PRESETS)
+        raise UsageError(f"model = '{directory}' is neither a folder with config.json nor a preset ({presets})")
     if not weights.is_file():
         raise UsageError(f"{directory}: model.safetensors is missing")
     try:

@@ -80,7 +80,8 @@ class DecoderConfig(BaseModel):
         full, kda = set(self.linear_attn_config.full_attn_layers), set(self.linear_attn_config.kda_layers)
         every = set(range(1, self.num_hidden_layers + 1))
         if full & kda:
-            raise ValueError(f"linear_attn_config: layers {sorted(full & kda)} are in full_attn_layers and in kda_layers")
+            both = sorted(full & kda)
+            raise ValueError(f"linear_attn_config: layers {both} are in full_attn_layers and in kda_layers")
         if full | kda != every:
             odd = sorted((full | kda) ^ every)
             raise ValueError(
@@ -124,4 +125,5 @@ class DecoderConfig(BaseModel):
             where = ".".join(str(part) for part in first["loc"])
             if where and isinstance(first["input"], str | int | float | None):
                 where += f" = {first['input']!r}"
-            raise UsageError(f"{source}: {where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}") from None
+            what = first["msg"].removeprefix("Value error, ")
+            raise UsageError(f"{source}: {where}: {what}" if where else f"{source}: {what}") from None

@@ -73,7 +73,7 @@ class DecoderLayer(nn.Module):
         self.eps = eps
 
     def mix(self, bank: list[Tensor], s: Tensor, sublayer: str) -> Tensor:
-        """What `sublayer` ("self_attention" or "mlp") reads: an average over the finished blocks and the running sum."""
+        """What `sublayer` ("self_attention" or "mlp") reads: an average of the finished blocks and the running sum."""
         proj, norm = getattr(self, f"{sublayer}_res_proj"), getattr(self, f"{sublayer}_res_norm")
         return depth_mix([*bank, s], proj.weight, norm.weight, self.eps)
 
@@ -94,7 +94,7 @@ class DecoderModel(nn.Module):
         self, input_ids: Tensor, packing: Packing | None, cache: Cache | None, replay: Replay | None
     ) -> tuple[Tensor, Aux]:
         aux = Aux()
-        valid = packing.valid(*input_ids.shape, input_ids.device) if packing else None
+        valid = packing.valid(input_ids.shape[0], input_ids.shape[1], input_ids.device) if packing else None
         bank: list[Tensor] = []
         s = self.embed_tokens(input_ids)
         for index, layer in enumerate(self.layers):
