@@ -1,0 +1,50 @@
+# From a fresh clone, with Python 3.11 to 3.13 and nothing else:  make quickstart   make test
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN ?= runs/quickstart
+BIN := $(VENV)/bin
+# Two OpenMP threads on two busy cores are many times slower than one; tests use processes instead.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: quickstart test lint format bench docs venv clean
+
+quickstart: venv
+	$(BIN)/overland quickstart --out $(RUN) $(ARGS)
+
+test: venv
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Each benchmark names its peer and says what it could not run.
+bench: venv
+	$(BIN)/python -m benchmarks.quickstart --quick $(ARGS)
+
+docs: $(VENV)/.docs
+	$(BIN)/python docs/generate_recipes.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	@echo "the documentation is at build/site/index.html"
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
+	  f"{sys.executable} is Python {v[0]}.{v[1]}; Overland needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv $(VENV) || { echo "Python cannot make a virtual environment: apt install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+clean:
+	rm -rf build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
