@@ -130,28 +130,31 @@ class Engine:
 
     def _decode(self) -> list[Emitted]:
         """One token for every running row. Finished rows stay in the batch until enough of them make a copy worth it."""
-        live = sum(not row.done for row in self._rows)
-        if live == 0:
+        live = [i for i, row in enumerate(self._rows) if not row.done]  # asked once: rows may be cancelled meanwhile
+        if not live:
             self._rows, self._cache = [], None
             return []
-        if live <= 0.75 * len(self._rows):
-            self._compact()
+        if len(live) <= 0.75 * len(self._rows):
+            self._compact(live)
         assert self._cache is not None
         last = torch.tensor([[row.ids[-1]] for row in self._rows])
         logits = self.model(last, cache=self._cache).logits[:, 0]
         return self._accept(logits, self._rows, self._cache)
 
-    def _compact(self) -> None:
+    def _compact(self, keep: list[int]) -> None:
         assert self._cache is not None
-        keep = [i for i, row in enumerate(self._rows) if not row.done]
         self._cache = self._cache.select(keep)
         self._rows = [self._rows[i] for i in keep]
 
     def _accept(self, logits: Tensor, rows: list[Generation], cache: Cache) -> list[Emitted]:
         running = [i for i, row in enumerate(rows) if not row.done]
+        if not running:
+            return []
         live = [rows[i] for i in running]
         emitted = []
         for i, row, (token, logprob, forced) in zip(running, live, sample(logits[running], live), strict=True):
+            if row.done:  # cancelled while this step ran
+                continue
             row.accept(token, logprob, forced, self.context_length)
             self._counts["generated_tokens"] += 1
             emitted.append(Emitted(row, token, logprob, forced))
@@ -242,11 +245,15 @@ class Engine:
         return emitted
 
     def _compact_into(self, group: list[Generation], rows: Cache) -> None:
-        """Add freshly prefilled rows to the running batch."""
+        """Add freshly prefilled rows to the running batch, but for those that are done already."""
+        keep = [i for i, row in enumerate(group) if not row.done]
+        if len(keep) < len(group):
+            group, rows = [group[i] for i in keep], rows.select(keep)
         if self._cache is None or not self._rows:
             self._rows, self._cache = list(group), rows
             return
-        if any(row.done for row in self._rows):
-            self._compact()
+        live = [i for i, row in enumerate(self._rows) if not row.done]
+        if len(live) < len(self._rows):
+            self._compact(live)
         self._cache = Cache.cat([self._cache, rows]) if self._rows else rows
         self._rows = [*self._rows, *group]
