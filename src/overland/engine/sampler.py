@@ -40,5 +40,6 @@ def _truncate(logits: Tensor, rows: list[Generation]) -> Tensor:
     top_p = torch.tensor([row.sampling.top_p for row in rows])[:, None]
     probs = ranked.softmax(-1)
     mass_before = probs.cumsum(-1) - probs
-    ranked = ranked.masked_fill((mass_before >= top_p) & (rank > 0), float("-inf"))
+    outside = (mass_before >= top_p) & (top_p < 1) & (rank > 0)  # rounding takes the mass past 1 where all is asked for
+    ranked = ranked.masked_fill(outside, float("-inf"))
     return torch.empty_like(logits).scatter(1, order, ranked)
