@@ -1,0 +1,5 @@
+"""`python -m overland`, the same as `overland`."""
+
+from overland.cli import main
+
+main()
