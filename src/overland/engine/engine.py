@@ -60,6 +60,7 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._rows: list[Generation] = []
         self._cache: Cache | None = None
+        self._loads = 0  # how often the weights have changed
         self._counts = {"prompt_tokens": 0, "cached_tokens": 0, "generated_tokens": 0, "requests": 0, "steps": 0}
 
     # ---- the requests ----
@@ -72,7 +73,7 @@ class Engine:
             raise UsageError(f"the prompt has {len(ids)} tokens; the context holds {self.context_length}, answer included")
         if min(ids) < 0 or max(ids) >= self.vocab_size:
             raise UsageError(f"the prompt holds ids outside 0..{self.vocab_size - 1}")
-        generation = Generation(list(ids), sampling, budget, f"{self.version}/{salt}", version=self.version)
+        generation = Generation(list(ids), sampling, budget, salt, version=self.version)
         self._waiting.append(generation)
         self._counts["requests"] += 1
         return generation
@@ -109,6 +110,7 @@ class Engine:
     def load_weights(self, source: Decoder | str | Path, version: int) -> None:
         """Take another policy's weights; stored prefixes of the old one are dropped. Running requests go on with them.
 
+        What a running request has computed so far is the old policy's, so its end is not stored for others either.
         `source` is a model of the same config (its tensors are copied; the engine's own model is accepted and only
         changes the version) or a model folder.
         """
@@ -118,6 +120,7 @@ class Engine:
                 raise UsageError("load_weights: the new weights belong to a model of another config")
             self.model.load_state_dict(other.state_dict())
         self.version = version
+        self._loads += 1
         self._prefixes.clear()
         self._recent.clear()
 
@@ -158,7 +161,8 @@ class Engine:
             row.accept(token, logprob, forced, self.context_length)
             self._counts["generated_tokens"] += 1
             emitted.append(Emitted(row, token, logprob, forced))
-            if row.finish_reason == "stop":  # a conversation goes on from here; the last token is not in the cache yet
+            if row.finish_reason == "stop" and row.loads == self._loads:
+                # a conversation goes on from here; the last token is not in the cache yet
                 self._prefixes.put(row.prompt_ids + row.ids[:-1], cache.select([i]), row.salt)
         return emitted
 
@@ -171,6 +175,7 @@ class Engine:
         while self._waiting and len(new) < room:
             generation = self._waiting.popleft()
             if not generation.done:
+                generation.version, generation.loads = self.version, self._loads
                 new.append(generation)
         if not new:
             return []

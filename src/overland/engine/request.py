@@ -52,7 +52,8 @@ class Generation:
     """One request while it runs and when it is done.
 
     `ids` are the new tokens, `logprobs` the log-probability of each under the distribution it was drawn from (after
-    temperature, top-k, top-p), `forced` marks tokens that a budget put there.
+    temperature, top-k, top-p), `forced` marks tokens that a budget put there. `version` names the weights that its
+    prompt was run with, `loads` how often the engine's had changed by then.
     """
 
     prompt_ids: list[int]
@@ -65,6 +66,7 @@ class Generation:
     finish_reason: str | None = None
     cached_tokens: int = 0
     version: int = 0
+    loads: int = 0
 
     def __post_init__(self) -> None:
         self._random = Random(self.sampling.seed)
