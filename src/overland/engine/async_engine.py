@@ -18,7 +18,7 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._queues: dict[int, asyncio.Queue[Emitted | BaseException | None]] = {}
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="engine", initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(1, "engine", initializer=torch.set_num_threads, initargs=(1,))
         self._runner: asyncio.Task[None] | None = None
 
     def submit(

@@ -65,12 +65,16 @@ class Engine:
 
     # ---- the requests ----
 
-    def submit(self, ids: Sequence[int], sampling: Sampling, budget: Budget | None = None, salt: str = "") -> Generation:
+    def submit(
+        self, ids: Sequence[int], sampling: Sampling, budget: Budget | None = None, salt: str = ""
+    ) -> Generation:
         """Queue a request; its Generation fills while `step` runs. Raises UsageError for ids that cannot be run."""
         if not ids:
             raise UsageError("the prompt is empty; an engine needs at least one token")
         if len(ids) >= self.context_length:
-            raise UsageError(f"the prompt has {len(ids)} tokens; the context holds {self.context_length}, answer included")
+            raise UsageError(
+                f"the prompt has {len(ids)} tokens; the context holds {self.context_length}, answer included"
+            )
         if min(ids) < 0 or max(ids) >= self.vocab_size:
             raise UsageError(f"the prompt holds ids outside 0..{self.vocab_size - 1}")
         generation = Generation(list(ids), sampling, budget, salt, version=self.version)
@@ -127,12 +131,13 @@ class Engine:
     def stats(self) -> dict[str, float]:
         """Counters since the start, and what runs and waits now."""
         running = sum(not row.done for row in self._rows)
-        return {**self._counts, "running": running, "waiting": len(self._waiting), "prefix_tokens": self._prefixes.tokens}
+        now = {"running": running, "waiting": len(self._waiting), "prefix_tokens": self._prefixes.tokens}
+        return {**self._counts, **now}
 
     # ---- decoding ----
 
     def _decode(self) -> list[Emitted]:
-        """One token for every running row. Finished rows stay in the batch until enough of them make a copy worth it."""
+        """One token for every running row. Finished rows stay until enough of them make a copy worth it."""
         live = [i for i, row in enumerate(self._rows) if not row.done]  # asked once: rows may be cancelled meanwhile
         if not live:
             self._rows, self._cache = [], None
