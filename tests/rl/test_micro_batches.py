@@ -1,6 +1,6 @@
 """Denominators are global and prompts are shared: neither the split nor the sharing may change loss or gradient.
 
-Held against one pass over every sample whole (`full_forward`), in float64, on a small decoder with every layer kind.
+Held against one pass over every sample whole (`WholeSamples`), in float64, on a small decoder with every layer kind.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from overland.model import Decoder, initialise, preset
 from overland.rl import GRPO, Group, RLSection, Sample
-from overland.rl import batch as batching
-from overland.rl.batch import collate, full_forward, shared_forward, split, train_rows
+from overland.rl.batch import MicroBatch, chunks, collate, split, suffix_length, train_rows
+from overland.rl.shared import SharedPrompts, WholeSamples, forward_for
 from overland.rl.update import accumulate
 
 
@@ -75,7 +75,7 @@ def test_any_split_gives_the_same_loss_and_gradient(model: Decoder, tokens: int,
 def test_sharing_the_prompt_changes_neither_loss_nor_gradient(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     section = RLSection(micro_batch_tokens=200)
     loss, gradient = loss_and_gradient(model, section)
-    monkeypatch.setattr("overland.rl.update.forward_of", lambda model: full_forward)
+    monkeypatch.setattr("overland.rl.update.forward_for", WholeSamples)
     loss_full, gradient_full = loss_and_gradient(model, section)
     assert loss == pytest.approx(loss_full, abs=1e-9)
     assert (gradient - gradient_full).abs().max() < 1e-8
@@ -84,33 +84,37 @@ def test_sharing_the_prompt_changes_neither_loss_nor_gradient(model: Decoder, mo
 def test_a_prompt_of_one_token_has_nothing_to_share(model: Decoder) -> None:
     sample = Sample("a", (5, 6, 7), 1, (False, True, True), (0.0, -1.0, -1.0), 1.0)
     other = Sample("b", (5, 8), 1, (False, True), (0.0, -1.0), 0.0)
-    batch = collate(train_rows([Group("toy", 0, "high", "t", (sample, other))], GRPO()))
-    with torch.no_grad():
-        assert torch.equal(shared_forward(model, batch), full_forward(model, batch))
+    bundles = train_rows([Group("toy", 0, "high", "t", (sample, other))], GRPO())
+    assert isinstance(forward_for(model, bundles, torch.device("cpu")), WholeSamples)
+    longer = train_rows(groups(), GRPO())
+    assert isinstance(forward_for(model, longer, torch.device("cpu")), SharedPrompts)
+
+
+def micro_batches(seed: int, tokens: int) -> list[MicroBatch]:
+    parts = chunks(train_rows(groups(seed), GRPO()), tokens)
+    return [collate(chunk, rows) for chunk in parts for rows in split(chunk, tokens)]
 
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1000), tokens=st.integers(1, 300))
 def test_every_trained_token_is_in_exactly_one_micro_batch(seed: int, tokens: int) -> None:
-    bundles = train_rows(groups(seed), GRPO())
-    parts = list(split(bundles, tokens))
-    batches = [collate(part) for part in parts]
-    expected = {s.id: s.trained_tokens for g in groups(seed) for s in g.samples}
+    batches = micro_batches(seed, tokens)
+    expected = {s.id: s for g in groups(seed) for s in g.samples}
     assert sorted(key for b in batches for key in b.keys) == sorted(expected)
-    assert sum(len(b.target_N) for b in batches) == sum(expected.values())
-    for part in parts:
-        rows = sum(len(bundle.rows) for bundle in part)
-        assert rows == 1 or batching._positions(part) <= tokens
+    assert sum(len(b.target_N) for b in batches) == sum(s.trained_tokens for s in expected.values())
+    for batch in batches:
+        assert len(batch.keys) == 1 or batch.suffix_RS.numel() <= tokens
+        assert batch.suffix_lengths == tuple(suffix_length(expected[key]) for key in batch.keys)
 
 
 def test_targets_are_the_sampled_ids_and_never_an_observation() -> None:
-    batch = collate(train_rows(groups(3), GRPO()))
     flat = {s.id: s for g in groups(3) for s in g.samples}
-    found: dict[str, list[int]] = {key: [] for key in batch.keys}
-    for row, target in zip(batch.row_N.tolist(), batch.target_N.tolist(), strict=True):
-        found[batch.keys[row]].append(target)
-    for key, ids in found.items():
-        assert ids == [token for token, trained in zip(flat[key].ids, flat[key].trained, strict=True) if trained]
+    for batch in micro_batches(3, 100):
+        found: dict[str, list[int]] = {key: [] for key in batch.keys}
+        for row, target in zip(batch.row_N.tolist(), batch.target_N.tolist(), strict=True):
+            found[batch.keys[row]].append(target)
+        for key, ids in found.items():
+            assert ids == [token for token, trained in zip(flat[key].ids, flat[key].trained, strict=True) if trained]
 
 
 def test_groups_without_variance_are_left_out_before_the_denominators() -> None:

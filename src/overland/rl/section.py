@@ -112,7 +112,7 @@ class RLSection(Section):
     """Passes over a batch of rollouts. Above 1 the clip does real work."""
     minibatches: int = Field(default=1, ge=1)
     """Optimiser steps in one pass. Each takes every minibatches-th group and has its own global denominators."""
-    micro_batch_tokens: int = Field(default=8192, ge=1)
+    micro_batch_tokens: int = Field(default=4096, ge=1)
     """Tokens in one forward and backward pass. Changes memory and speed, never the gradient."""
 
     algorithm: Literal["grpo", "successes"] = "grpo"

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from overland.rl.batch import Bundle, MicroBatch, collate, forward_of, split
+from overland.rl.batch import Bundle, MicroBatch, chunks, collate, split
 from overland.rl.loss import LossFigures, likelihood_loss, policy_loss, token_logprobs
 from overland.rl.section import RLSection
+from overland.rl.shared import Forward, forward_for
 from overland.train.optim import adamw, clip_gradients
 
 
@@ -21,33 +22,6 @@ class UpdateFigures:
 
     loss: float = 0.0
     figures: LossFigures = field(default_factory=LossFigures)
-    positions: int = 0
-
-
-def batch_loss(
-    model: nn.Module, batch: MicroBatch, section: RLSection, reference: nn.Module | None = None
-) -> tuple[Tensor, LossFigures]:
-    """The micro-batch's share of the batch's loss, ready for backward."""
-    logits_NV = forward_of(model)(model, batch)
-    logp_N, entropy_N = token_logprobs(logits_NV, batch.target_N, section.temperature)
-    if section.loss == "likelihood":
-        return likelihood_loss(logp_N, batch.sampler_logp_N, batch.advantage_N, batch.weight_N, entropy_N=entropy_N)
-    reference_logp_N = None
-    if reference is not None:
-        with torch.no_grad():
-            reference_NV = forward_of(reference)(reference, batch)
-            reference_logp_N = token_logprobs(reference_NV, batch.target_N, section.temperature)[0]
-    return policy_loss(
-        logp_N,
-        batch.sampler_logp_N,
-        batch.advantage_N,
-        batch.weight_N,
-        clip_low=section.clip_low,
-        clip_high=section.clip_high,
-        reference_logp_N=reference_logp_N,
-        reference_kl=section.reference_kl,
-        entropy_N=entropy_N,
-    )
 
 
 def accumulate(
@@ -55,14 +29,41 @@ def accumulate(
 ) -> UpdateFigures:
     """Add the gradients of all bundles to the parameters' `.grad`; any `micro_batch_tokens` gives the same sum."""
     result = UpdateFigures()
-    for part in split(bundles, section.micro_batch_tokens):
-        batch = collate(part, device=next(model.parameters()).device)
-        loss, figures = batch_loss(model, batch, section, reference)
-        loss.backward()
-        result.loss += float(loss.detach())
-        result.figures.add(figures)
-        result.positions += batch.tokens
+    device = next(model.parameters()).device
+    for chunk in chunks(bundles, section.micro_batch_tokens):
+        forward = forward_for(model, chunk, device)
+        with torch.no_grad():
+            anchor = forward_for(reference, chunk, device) if reference is not None else None
+        for rows in split(chunk, section.micro_batch_tokens):
+            batch = collate(chunk, rows, device=device)
+            loss, figures = batch_loss(forward, batch, section, anchor)
+            loss.backward()
+            result.loss += float(loss.detach())
+            result.figures.add(figures)
+        forward.finish()
     return result
+
+
+def batch_loss(
+    forward: Forward, batch: MicroBatch, section: RLSection, anchor: Forward | None = None
+) -> tuple[Tensor, LossFigures]:
+    """The micro-batch's share of the batch's loss, ready for backward. `anchor` is the reference policy's forward."""
+    logp_N, entropy_N = token_logprobs(forward.logits(batch), batch.target_N, section.temperature)
+    given = (logp_N, batch.sampler_logp_N, batch.advantage_N, batch.weight_N)
+    if section.loss == "likelihood":
+        return likelihood_loss(*given, entropy_N=entropy_N)
+    reference_logp_N = None
+    if anchor is not None:
+        with torch.no_grad():
+            reference_logp_N = token_logprobs(anchor.logits(batch), batch.target_N, section.temperature)[0]
+    return policy_loss(
+        *given,
+        clip_low=section.clip_low,
+        clip_high=section.clip_high,
+        reference_logp_N=reference_logp_N,
+        reference_kl=section.reference_kl,
+        entropy_N=entropy_N,
+    )
 
 
 def apply_step(model: nn.Module, optimizer: torch.optim.Optimizer, max_grad_norm: float) -> float:
