@@ -27,10 +27,13 @@ _PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "pydantic", "pyarrow
 
 
 class RunFolder:
-    """The folder of one run. Opening it creates it; nothing else is written until something is recorded."""
+    """The folder of one run. Opening it creates it; nothing else is written until something is recorded.
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    With `writes` off every rank but the first opens it: it reads, and what it is asked to record is left to rank 0.
+    """
+
+    def __init__(self, path: str | Path, *, writes: bool = True) -> None:
+        self.path, self.writes = Path(path), writes
         if self.path.exists() and not self.path.is_dir():
             raise OverlandError(f"{self.path}: is a file, a run needs a folder. Choose another --out.")
         with explain_disk_errors(self.path):
@@ -62,6 +65,8 @@ class RunFolder:
 
         NaN and infinities are written as null: JSON has no word for them and a browser would refuse the file.
         """
+        if not self.writes:
+            return
         self._mend()
         line = json.dumps(_finite(step), ensure_ascii=False, allow_nan=False) + "\n"
         with explain_disk_errors(self.metrics_path):
@@ -98,6 +103,8 @@ class RunFolder:
 
     def rewind_metrics(self, position: int) -> None:
         """Cut every line after `position` bytes: they were written after the state that is being resumed."""
+        if not self.writes:
+            return
         size = self.metrics_position()
         if position > size:
             raise BrokenFileError(
@@ -109,7 +116,7 @@ class RunFolder:
 
     def _mend(self) -> None:
         """Cut a torn last line, once, before the first write of this process."""
-        if self._mended:
+        if self._mended or not self.writes:
             return
         self._mended = True
         if not self.metrics_path.exists():
@@ -145,6 +152,8 @@ class RunFolder:
         A stage that runs again is no longer done, and neither is any stage that finished after it: their inputs
         are about to change.
         """
+        if not self.writes:
+            return 0
         done = self._stage_file(name)
         if done.exists():
             order = read_json(done).get("order", 0)
@@ -165,6 +174,8 @@ class RunFolder:
         folder, and everything in `files` are outputs on disk: their SHA-256 is recorded and checked by `stage_done`.
         Do not list what a later stage rewrites. Paths inside the run folder are kept relative to it.
         """
+        if not self.writes:
+            return
         plain: dict[str, Any] = {}
         listed: list[Path] = [Path(f) for f in files]
         for key, value in outputs.items():

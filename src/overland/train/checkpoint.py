@@ -25,10 +25,10 @@ from overland.runs import explain_disk_errors, read_json, replace_folder, sha256
 
 
 class Checkpoints:
-    """The checkpoints of one stage in one folder; the newest `keep` stay."""
+    """The checkpoints of one stage in one folder; the newest `keep` stay. Only rank 0 `writes`, every rank loads."""
 
-    def __init__(self, folder: str | Path, keep: int = 2) -> None:
-        self.folder, self.keep = Path(folder), max(1, keep)
+    def __init__(self, folder: str | Path, keep: int = 2, *, writes: bool = True) -> None:
+        self.folder, self.keep, self.writes = Path(folder), max(1, keep), writes
 
     def save(
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, extra: dict[str, Any] | None = None
@@ -38,6 +38,8 @@ class Checkpoints:
         from torch.distributed.checkpoint.api import CheckpointException
 
         final = self.folder / f"step-{step:08d}"
+        if not self.writes:
+            return final
         temporary = self.folder / f".step-{step:08d}.tmp"
         with explain_disk_errors(final):
             shutil.rmtree(temporary, ignore_errors=True)
@@ -95,6 +97,8 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Remove all: a stage that starts from the beginning must not be resumed from an older run's state."""
+        if not self.writes:
+            return
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _checked(self, folder: Path, older: list[int]) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class DialogueOrder:
 
 
 def _fill(portions: Sequence[Group], batch: int) -> list[list[Group]]:
-    """Consecutive portions until a step has `batch` dialogues; a last, smaller step is kept."""
+    """Consecutive portions until a step has `batch` dialogues; a small last step joins the one before."""
     steps: list[list[Group]] = [[]]
     size = 0
     for portion in portions:
@@ -151,4 +151,6 @@ def _fill(portions: Sequence[Group], batch: int) -> list[list[Group]]:
             size = 0
         steps[-1].append(portion)
         size += len(portion.members)
+    if len(steps) > 1 and 2 * size < batch:
+        steps[-2] += steps.pop()
     return steps

@@ -9,7 +9,6 @@ from torch import nn
 
 from overland.model import Packing
 from overland.runs import RunFolder, deferred_interrupt, progress
-from overland.train.balance import Reduce
 from overland.train.batch import Loader, as_batch, split_batch
 from overland.train.evaluate import HeldOut, evaluate_bpb
 from overland.train.losses import cross_entropy
@@ -26,7 +25,6 @@ def pretrain(
     held_out: Iterable[HeldOut] = (),
     resume: bool = False,
     stage: str = "pretrain",
-    reduce: Reduce | None = None,
 ) -> dict[str, Any]:
     """Train `model` in place on the loader's batches; returns the figures of the stage.
 
@@ -35,7 +33,7 @@ def pretrain(
     measured before and after. Ctrl-C saves a checkpoint and then raises KeyboardInterrupt. Raises OverlandError when
     the loss stays non-finite, BrokenFileError for a damaged checkpoint.
     """
-    steps = Steps(model, section, run, stage, "train", loader, reduce)
+    steps = Steps(model, section, run, stage, "train", loader)
     first = steps.start(resume)
     documents = list(held_out)
     device = device_of(model)
@@ -49,7 +47,7 @@ def pretrain(
         bar.advance(first)
         for step in range(first, section.steps):
             batch = as_batch(loader.next())
-            denominator = batch.weights.sum().clamp(min=1.0).item()
+            denominator = max(1.0, steps.ranks.sum(batch.weights.sum().item())[0])
             loss = 0.0
             for piece in split_batch(batch, section.micro_batches):
                 packing = Packing(documents=piece.documents.to(device)) if piece.documents is not None else None
@@ -60,7 +58,7 @@ def pretrain(
                 steps.observe(out.aux.router)
             steps.finish(step, loss, batch.inputs.numel())
             bar.advance(loss=loss)
-            if stop.asked:
+            if steps.ranks.any(stop.asked):
                 steps.save(step + 1)
                 raise KeyboardInterrupt
 

@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from overland.model import Decoder
 from overland.runs import RunFolder, deferred_interrupt, progress
-from overland.train.balance import Reduce
-from overland.train.dialogues import Dialogue, DialogueOrder, as_dialogues
+from overland.train.dialogues import DialogueOrder, as_dialogues
 from overland.train.evaluate import evaluate_dialogues
 from overland.train.losses import token_logprobs
 from overland.train.section import SFTSection
-from overland.train.shared_prefix import run_groups
+from overland.train.shared_prefix import GroupedOutput, run_groups
 from overland.train.step import Steps, device_of
 
 
@@ -28,7 +28,6 @@ def sft(
     held_out: Iterable[object] = (),
     resume: bool = False,
     stage: str = "sft",
-    reduce: Reduce | None = None,
 ) -> dict[str, Any]:
     """Tune `model` in place on `dataset` (Dialogue, or (ids, trained[, label])); returns the figures of the stage.
 
@@ -37,7 +36,7 @@ def sft(
     dialogues = as_dialogues(dataset)
     kept_out = list(held_out)
     order = DialogueOrder(dialogues, section.batch, section.members, section.seed)
-    steps = Steps(model, section, run, stage, "sft", None, reduce)
+    steps = Steps(model, section, run, stage, "sft")
     first = steps.start(resume)
     device = device_of(model)
 
@@ -47,23 +46,25 @@ def sft(
         for step in range(first, section.steps):
             groups = order.step(step)
             denominator = float(sum(sum(d.trained[1:]) for group in groups for d in group.members))
-            by_label: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+            by_label: Sums = defaultdict(lambda: [0.0, 0.0])
             loss, tokens = 0.0, 0
-            pieces = min(section.micro_batches, len(groups))
-            for piece in (groups[i::pieces] for i in range(pieces)):
+            own = steps.ranks.share(groups)
+            pieces = min(section.micro_batches, len(own))
+            for piece in (own[i::pieces] for i in range(pieces)):
                 out = run_groups(model, piece, device)
-                nll = -token_logprobs(out.logits, out.targets) * out.weights
+                nll = -token_logprobs(out.logits, out.targets)
                 part = nll.sum() / denominator
                 part.backward()
                 loss += part.item()
                 tokens += out.tokens
-                _add_labels(by_label, out.rows, nll.detach(), out.weights)
+                _add_labels(by_label, out, nll.detach())
                 for router in out.router:
                     steps.observe(router)
+            by_label = _of_all(steps.ranks.gather(dict(by_label)))
             figures = {f"sft/loss/{name}": total / weight for name, (total, weight) in sorted(by_label.items())}
             steps.finish(step, loss, tokens, **figures)
             bar.advance(loss=loss)
-            if stop.asked:
+            if steps.ranks.any(stop.asked):
                 steps.save(step + 1)
                 raise KeyboardInterrupt
 
@@ -82,8 +83,23 @@ def sft(
     return result
 
 
-def _add_labels(sums: dict[str, list[float]], rows: Sequence[Dialogue], nll: Tensor, weights: Tensor) -> None:
-    for dialogue, total, weight in zip(rows, nll.sum(1).tolist(), weights.sum(1).tolist(), strict=True):
+Sums = dict[str, list[float]]
+
+
+def _add_labels(sums: Sums, out: GroupedOutput, nll: Tensor) -> None:
+    totals = torch.zeros(len(out.rows)).index_add(0, out.row, nll.float().cpu())
+    counts = torch.bincount(out.row, minlength=len(out.rows))
+    for dialogue, total, count in zip(out.rows, totals.tolist(), counts.tolist(), strict=True):
         if dialogue.label:
             sums[dialogue.label][0] += total
-            sums[dialogue.label][1] += weight
+            sums[dialogue.label][1] += count
+
+
+def _of_all(parts: Sequence[Sums]) -> Sums:
+    """The ranks' sums added up."""
+    total: Sums = {}
+    for part in parts:
+        for label, (loss, count) in part.items():
+            old = total.get(label, [0.0, 0.0])
+            total[label] = [old[0] + loss, old[1] + count]
+    return total

@@ -17,6 +17,7 @@ from overland.train.batch import Loader
 from overland.train.checkpoint import Checkpoints
 from overland.train.meters import ExpertCounts, Throughput, expert_metrics
 from overland.train.optim import adamw, clip_gradients, set_learning_rate
+from overland.train.ranks import Ranks
 from overland.train.schedules import learning_rate
 from overland.train.section import LoopSection
 
@@ -32,9 +33,9 @@ class Steps:
         stage: str,
         prefix: str,
         loader: Loader | None = None,
-        reduce: Reduce | None = None,
     ) -> None:
         self.model, self.section, self.run, self.loader = model, section, run, loader
+        self.ranks = Ranks.current()
         self.stage, self.prefix = stage, prefix
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
@@ -42,8 +43,9 @@ class Steps:
         self.optimizer = adamw(
             model, section.lr, weight_decay=section.weight_decay, betas=section.betas, eps=section.eps
         )
+        reduce: Reduce | None = self.ranks.sum_ if self.ranks.world > 1 else None
         self.balance = QuantileBalance(section.balance_ema, section.balance_bins, reduce)
-        self.checkpoints = Checkpoints(run.checkpoints / stage, section.keep_checkpoints)
+        self.checkpoints = Checkpoints(run.checkpoints / stage, section.keep_checkpoints, writes=self.ranks.writes)
         self.alarms, self.experts, self.speed = Alarms(section.patience), ExpertCounts(), Throughput()
         self.tokens, self.last_loss = 0, math.nan
         self.notes: dict[str, Any] = {}  # figures that a resumed run must not compute again
@@ -76,10 +78,15 @@ class Steps:
             self.balance.observe(router)
 
     def finish(self, step: int, loss: float, tokens: int, **figures: float) -> dict[str, Any]:
-        """Take the step if it is sound, record it, and save when it is time. Returns the recorded row."""
+        """Take the step if it is sound, record it, and save when it is time. Returns the recorded row.
+
+        `loss` and `tokens` are this rank's share; gradients, losses and counts meet here, so every rank decides alike.
+        """
         section = self.section
+        self.ranks.sum_gradients(self.parameters)
+        loss, tokens = self.ranks.sum(loss, tokens)[0], int(self.ranks.sum(tokens)[0])
         norm = clip_gradients(self.parameters, section.clip)
-        counts = self.experts.take()
+        counts = [self.ranks.sum_(layer) for layer in self.experts.take()]
         sound, raised = self.alarms.check(step, loss, norm, counts)
         lr = learning_rate(
             step, section.steps, section.lr, warmup=section.warmup, kind=section.schedule, floor=section.floor
