@@ -18,6 +18,7 @@ from overland.environments import Episode, Scoring, Task, Taskset, run_episode
 from overland.rl.curriculum import Order
 from overland.rl.samples import Group, Sample
 from overland.rl.section import RLSection
+from overland.train.ranks import Ranks
 
 if TYPE_CHECKING:
     from overland.agent.sandbox.base import Sandbox
@@ -48,6 +49,12 @@ class EpisodeRollouts:
         self.engine.load_weights(model, version)
 
     def run(self, orders: Sequence[Order], version: int) -> list[Group]:
+        """The orders' groups, in order. Every rank runs its share of them and gets all."""
+        ranks = Ranks.current()
+        parts = ranks.gather(self._run_own(ranks.share(orders), version))
+        return [parts[i % ranks.world][i // ranks.world] for i in range(len(orders))]
+
+    def _run_own(self, orders: Sequence[Order], version: int) -> list[Group]:
         tasks = [self.tasksets[order.domain].task("train", order.level, order.seed) for order in orders]
         size = self.section.group_size
         jobs = [(order, task, index) for order, task in zip(orders, tasks, strict=True) for index in range(size)]
@@ -61,8 +68,13 @@ class EpisodeRollouts:
         samples: list[Sample] = []
         for start in range(0, len(jobs), self.section.live_episodes):
             wave = jobs[start : start + self.section.live_episodes]
-            async with asyncio.TaskGroup() as group:  # the first error cancels the others and ends the run
-                running = [group.create_task(self._run_one(*job, number, version)) for number, job in enumerate(wave)]
+            try:
+                async with asyncio.TaskGroup() as group:  # the first error cancels the others
+                    running = [
+                        group.create_task(self._run_one(*job, number, version)) for number, job in enumerate(wave)
+                    ]
+            except* Exception as failed:  # every episode may say the same; one of them is enough
+                raise failed.exceptions[0] from None
             samples += [task.result() for task in running]
         return samples
 

@@ -14,6 +14,7 @@ from overland.rl.curriculum import Curriculum
 from overland.rl.watchdogs import Watchdogs
 from overland.runs import RunFolder
 from overland.train.checkpoint import Checkpoints
+from overland.train.ranks import Ranks
 
 
 class TrainerState:
@@ -29,7 +30,7 @@ class TrainerState:
         budgets: Budgets,
         watchdogs: Watchdogs,
     ) -> None:
-        self.run, self.checkpoints = run, Checkpoints(run.checkpoints / stage)
+        self.run, self.checkpoints = run, Checkpoints(run.checkpoints / stage, writes=Ranks.current().writes)
         self.model, self.optimizer = model, optimizer
         self.parts: dict[str, Any] = {"curriculum": curriculum, "budgets": budgets, "watchdogs": watchdogs}
         self.step = 0

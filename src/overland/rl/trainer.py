@@ -32,6 +32,7 @@ from overland.rl.update import accumulate, apply_step, learning_rate, make_optim
 from overland.rl.watchdogs import Collapse, Watchdogs
 from overland.runs import RunFolder, progress, write_jsonl_zst
 from overland.train.optim import set_learning_rate
+from overland.train.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def update(
     for epoch in range(section.epochs):
         last = LossFigures()
         for index, part in enumerate(filter(None, parts)):
-            done = accumulate(model, part, section, reference)
+            done = accumulate(model, part, section, reference)  # every rank's gradients and figures added up
             norms.append(apply_step(model, optimizer, section.max_grad_norm))
             losses.append(done.loss)
             last.add(done.figures)
@@ -220,7 +221,8 @@ def refuse_empty(figures: Mapping[str, float], section: RLSection) -> None:
 def write_episodes(run: RunFolder, name: str, groups: Sequence[Group]) -> str:
     """Every episode of a batch, whole, with what the trainer made of it; returns the path inside the run folder."""
     path = run.episodes / f"{name}.jsonl.zst"
-    write_jsonl_zst(path, (episode_record(group, sample) for group in groups for sample in group.samples))
+    if run.writes:
+        write_jsonl_zst(path, (episode_record(group, sample) for group in groups for sample in group.samples))
     return str(path.relative_to(run.path))
 
 
@@ -243,6 +245,6 @@ def episode_record(group: Group, sample: Sample) -> dict[str, Any]:
 
 
 def processor_seconds() -> float:
-    """CPU seconds of this process and of its children that have ended (sandboxes, tools)."""
+    """CPU seconds of all ranks and of their children that have ended (sandboxes, tools)."""
     t = os.times()
-    return t.user + t.system + t.children_user + t.children_system
+    return Ranks.current().sum(t.user + t.system + t.children_user + t.children_system)[0]

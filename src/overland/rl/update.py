@@ -14,6 +14,7 @@ from overland.rl.loss import LossFigures, likelihood_loss, policy_loss, token_lo
 from overland.rl.section import RLSection
 from overland.rl.shared import Forward, forward_for
 from overland.train.optim import adamw, clip_gradients
+from overland.train.ranks import Ranks
 
 
 @dataclass
@@ -27,10 +28,14 @@ class UpdateFigures:
 def accumulate(
     model: nn.Module, bundles: Sequence[Bundle], section: RLSection, reference: nn.Module | None = None
 ) -> UpdateFigures:
-    """Add the gradients of all bundles to the parameters' `.grad`; any `micro_batch_tokens` gives the same sum."""
+    """Leave the sum of all bundles' gradients in the parameters' `.grad`, and return what the pass saw.
+
+    Every rank computes its share; any number of ranks and any `micro_batch_tokens` give the same sum.
+    """
+    ranks = Ranks.current()
     result = UpdateFigures()
     device = next(model.parameters()).device
-    for chunk in chunks(bundles, section.micro_batch_tokens):
+    for chunk in chunks(ranks.share(bundles), section.micro_batch_tokens):
         forward = forward_for(model, chunk, device)
         with torch.no_grad():
             anchor = forward_for(reference, chunk, device) if reference is not None else None
@@ -41,7 +46,12 @@ def accumulate(
             result.loss += float(loss.detach())
             result.figures.add(figures)
         forward.finish()
-    return result
+    ranks.sum_gradients(model.parameters())
+    total = UpdateFigures()
+    for part in ranks.gather(result):
+        total.loss += part.loss
+        total.figures.add(part.figures)
+    return total
 
 
 def batch_loss(
