@@ -52,7 +52,8 @@ class Generation:
     """One request while it runs and when it is done.
 
     `ids` are the new tokens, `logprobs` the log-probability of each under the distribution it was drawn from (after
-    temperature, top-k, top-p), `forced` marks tokens that a budget put there. `version` names the weights that its
+    temperature, top-k, top-p), `forced` marks tokens that a budget put there (their log-probability is the one before
+    top-k and top-p, so that it is finite). `version` names the weights that its
     prompt was run with, `loads` how often the engine's had changed by then.
     """
 

@@ -17,15 +17,17 @@ def sample(logits_BV: Tensor, rows: list[Generation]) -> list[tuple[int, float, 
     temperature = torch.tensor([row.sampling.temperature for row in rows])
     greedy = temperature == 0
     logits = logits / torch.where(greedy, 1.0, temperature)[:, None]
-    if any(row.sampling.top_k or row.sampling.top_p < 1 for row in rows):
-        logits = _truncate(logits, rows)
-    logprobs = logits.log_softmax(-1)
+    truncated = any(row.sampling.top_k or row.sampling.top_p < 1 for row in rows)
+    logprobs = (_truncate(logits, rows) if truncated else logits).log_softmax(-1)
     u = torch.tensor([0.0 if row.sampling.temperature == 0 else row.draw() for row in rows], dtype=torch.float64)
     cdf = logprobs.to(torch.float64).exp().cumsum(-1)
     drawn = torch.searchsorted(cdf, (u * cdf[:, -1])[:, None], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
     tokens = torch.where(greedy, logits.argmax(-1), drawn).tolist()
     forced = [row.next_forced() for row in rows]
     chosen = [token if want is None else want for token, want in zip(tokens, forced, strict=True)]
+    if truncated and any(want is not None for want in forced):  # truncation may leave a forced token no probability
+        by_force = torch.tensor([want is not None for want in forced])[:, None]
+        logprobs = torch.where(by_force, logits.log_softmax(-1), logprobs)
     picked = logprobs.gather(1, torch.tensor(chosen)[:, None])[:, 0].tolist()
     return [(token, lp, want is not None) for token, lp, want in zip(chosen, picked, forced, strict=True)]
 
