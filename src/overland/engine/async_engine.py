@@ -49,6 +49,8 @@ class AsyncEngine:
             self._runner.cancel()
             await asyncio.gather(self._runner, return_exceptions=True)
         self._pool.shutdown(wait=True)
+        self.engine.cancel_all()
+        self._fail(asyncio.CancelledError())  # where the runner had not begun
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -63,10 +65,14 @@ class AsyncEngine:
                         queue.put_nowait(None)
                         del self._queues[id(emitted.generation)]
         except BaseException as error:
-            for queue in self._queues.values():
-                queue.put_nowait(error)
-            self._queues.clear()
+            self._fail(error)
             raise
+
+    def _fail(self, error: BaseException) -> None:
+        """End every stream with `error`."""
+        for queue in self._queues.values():
+            queue.put_nowait(error)
+        self._queues.clear()
 
 
 class Stream:

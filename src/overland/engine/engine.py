@@ -87,6 +87,12 @@ class Engine:
         if not generation.done:
             generation.finish_reason = "cancelled"
 
+    def cancel_all(self) -> None:
+        """Stop every request that runs or waits."""
+        for generation in [*self._rows, *self._waiting]:
+            self.cancel(generation)
+        self._waiting.clear()
+
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""

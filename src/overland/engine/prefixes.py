@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from overland.model import Cache
 
@@ -98,7 +99,7 @@ def parting_points(prompts: Iterable[Sequence[int]], shortest: int) -> list[int]
     """For each prompt, the longest prefix of at least `shortest` ids that it shares with another one (0 if none)."""
     ordered = sorted(enumerate(prompts), key=lambda item: list(item[1]))
     shared = [0] * len(ordered)
-    for (i, a), (j, b) in zip(ordered, ordered[1:], strict=False):
+    for (i, a), (j, b) in pairwise(ordered):
         n = common_length(a, b)
         if n >= shortest:
             shared[i], shared[j] = max(shared[i], n), max(shared[j], n)
