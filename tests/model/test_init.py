@@ -42,7 +42,7 @@ def recall(n: int, gen: torch.Generator) -> Batch:
 
 
 def accuracy_after(steps: int, name: str, task: Callable[[int, torch.Generator], Batch], seed: int = 0) -> float:
-    """Share of scored tokens predicted right on fresh batches, after at most `steps` AdamW steps (fewer once solved)."""
+    """Share of scored tokens predicted right in fresh batches, after at most `steps` AdamW steps, fewer once solved."""
     model = initialise(Decoder(preset("nano")), name, seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.01)
     gen = torch.Generator().manual_seed(seed)

@@ -1,0 +1,91 @@
+"""Any interleaving of submit, cancel, step and load_weights against fresh engines and the full forward."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import random_ids, tiny
+
+from overland.engine import Budget, Engine, Generation, Sampling
+from overland.model import Decoder
+
+MODELS = [tiny(seed=0), tiny(seed=1)]
+STEMS = [random_ids(n, seed=n).tolist() for n in (34, 40, 3)]
+
+
+@dataclass
+class Asked:
+    row: Generation
+    crossed: bool = False  # whether weights changed while it ran
+
+
+def fresh_result(model: Decoder, row: Generation) -> Generation:
+    engine = Engine(model)
+    again = engine.submit(row.prompt_ids, row.sampling, row.budget)
+    engine.run([again])
+    return again
+
+
+VERBS = st.sampled_from(["submit", "submit", "follow", "step", "step", "step", "cancel", "load"])
+
+
+@settings(max_examples=60)
+@given(
+    verbs=st.lists(VERBS, min_size=5, max_size=40),
+    rng=st.randoms(use_true_random=False),
+    max_batch=st.integers(1, 4),
+    prefix_tokens=st.sampled_from([0, 60, 1000]),
+)
+def test_every_request_ends_as_on_a_fresh_engine(
+    verbs: list[str], rng: random.Random, max_batch: int, prefix_tokens: int
+) -> None:
+    engine = Engine(tiny(seed=0), max_batch=max_batch, prefix_tokens=prefix_tokens)
+    version, asked = 0, []
+
+    def submit(ids: list[int]) -> None:
+        sampling = Sampling(
+            temperature=rng.choice([0.0, 1.0]),
+            top_p=rng.choice([1.0, 0.8]),
+            seed=rng.randrange(3),
+            max_tokens=rng.randint(1, 8),
+            stop_ids=(rng.randrange(32), rng.randrange(32), rng.randrange(32)),
+        )
+        budget = rng.choice([None, Budget(rng.randint(0, 4), 5, (6, 5))])
+        asked.append(Asked(engine.submit(ids, sampling, budget)))
+
+    for verb in verbs:
+        if verb == "submit":
+            submit([*rng.choice(STEMS), *(rng.randrange(32) for _ in range(rng.randint(0, 4)))])
+        elif verb == "follow":
+            ended = [a.row for a in asked if a.row.done and a.row.ids]
+            if ended:
+                row = rng.choice(ended)
+                submit([*row.prompt_ids, *row.ids, rng.randrange(32)][:90])
+        elif verb == "step":
+            engine.step()
+        elif verb == "cancel" and asked:
+            engine.cancel(rng.choice(asked).row)
+        elif verb == "load":
+            version += 1
+            engine.load_weights(MODELS[version % 2], version)
+            for a in asked:
+                a.crossed |= bool(a.row.ids) and not a.row.done
+
+    engine.run([a.row for a in asked])
+    engine.step()
+    assert not engine.busy
+    assert engine.stats()["running"] == engine.stats()["waiting"] == 0
+    for a in asked:
+        assert len(a.row.ids) == len(a.row.logprobs) == len(a.row.forced)
+        if a.crossed or not a.row.ids:
+            continue
+        wanted = fresh_result(MODELS[a.row.version % 2], a.row)
+        if a.row.finish_reason == "cancelled":
+            assert a.row.ids == wanted.ids[: len(a.row.ids)]
+        else:
+            assert (a.row.ids, a.row.finish_reason) == (wanted.ids, wanted.finish_reason)
+            assert a.row.forced == wanted.forced
+            assert max(abs(x - y) for x, y in zip(a.row.logprobs, wanted.logprobs, strict=True)) < 1e-5
