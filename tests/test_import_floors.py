@@ -25,6 +25,7 @@ FLOORS = {
     "studio": 8,
     "pipeline": 9,
     "cli": 10,
+    "__main__": 11,  # starts the command line
 }
 OWN_NAMES = {"errors", "__version__"}  # below every floor
 LIGHT = ("overland.chat", "overland.config", "overland.runs", "overland.licences")
