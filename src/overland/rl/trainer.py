@@ -30,7 +30,7 @@ from overland.rl.source import Rollouts
 from overland.rl.state import TrainerState
 from overland.rl.update import accumulate, apply_step, learning_rate, make_optimizer
 from overland.rl.watchdogs import Collapse, Watchdogs
-from overland.runs import RunFolder, progress, write_jsonl_zst
+from overland.runs import RunFolder, deferred_interrupt, progress, write_jsonl_zst
 from overland.train.optim import set_learning_rate
 from overland.train.ranks import Ranks
 
@@ -70,7 +70,8 @@ def train_rl(
     (environments.Scoring) go to the episodes. `rollouts` replaces the environments (tests, other sources of groups).
     `resume` continues from the last checkpoint of `stage` in the run folder, if there is one. `cpu_seconds` stops after
     the step in which the processor time (children included) is used up. Raises OverlandError when the starting policy
-    gives nothing to learn from, and Collapse when a watchdog trips.
+    gives nothing to learn from, and Collapse when a watchdog trips. Ctrl-C finishes the step, saves it and raises
+    KeyboardInterrupt; a second one stops at once.
     """
     if rollouts is None:
         from overland.rl.rollout import EpisodeRollouts
@@ -100,7 +101,7 @@ def train_rl(
     else:
         rollouts.set_weights(model, version=state.step)
 
-    with progress(stage, section.steps) as bar:
+    with deferred_interrupt() as stop, progress(stage, section.steps) as bar:
         bar.advance(state.step)
         while state.step < section.steps and not state.stopped:
             clock = time.perf_counter()
@@ -133,6 +134,9 @@ def train_rl(
                 state.stopped = "solved"
             elif cpu_seconds is not None and state.cpu_seconds >= cpu_seconds:
                 state.stopped = "cpu_seconds"
+            elif stop.asked:
+                state.save()
+                raise KeyboardInterrupt
             elif section.checkpoint_every and state.step % section.checkpoint_every == 0:
                 state.save()
         state.save()
