@@ -24,9 +24,7 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "overland", *words]
 
 
-def run(
-    *words: str, cwd: Path | None = None, stdin: str = "", **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run(*words: str, cwd: Path | None = None, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     return subprocess.run(
         command(*words),

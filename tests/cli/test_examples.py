@@ -20,8 +20,8 @@ LINES = [line for _, line in examples()]
 SERVED = [line for line in LINES if line.startswith("overland serve")]
 LONG = [line for line in LINES if line.startswith("overland quickstart") and "--dry-run" not in line]  # a run each
 QUICK = [line for line in LINES if line not in {*SERVED, *LONG}]
-FAILING_IS_FINE = ("overland agent", "overland doctor")
-"""An untrained model does not answer, and a machine without a sandbox is not well: exit 1, nothing else."""
+FAILING_IS_FINE = ("overland agent", "overland doctor", "overland rl train")
+"""An untrained model does not answer and has nothing to teach itself, a machine without a sandbox is not well."""
 
 
 def words_of(line: str) -> list[str]:
@@ -39,6 +39,9 @@ def test_example_runs_as_printed(line: str, workplace: Path, overland: Overland)
     done = overland(*words_of(line), cwd=workplace)
     allowed = (0, 1) if line.startswith(FAILING_IS_FINE) else (0,)
     assert done.returncode in allowed, done.stderr
+    if done.returncode == 1 and "rl train" in line:
+        assert "the policy cannot start from here" in done.stderr
+        return
     assert done.stdout.strip()
     if "--json" in line:
         json.loads(done.stdout)

@@ -12,6 +12,8 @@ from overland.cli.output import fail, resume_line
 from overland.cli.verbs import new_app
 from overland.errors import OverlandError
 
+STOPPED = 130
+
 app = new_app("From raw text to a served, tool-using agent, on one machine.")
 
 
@@ -52,9 +54,11 @@ def _run(arguments: list[str], debug: bool) -> int:
     try:
         code = app(arguments, prog_name="overland", standalone_mode=False)
         sys.stdout.flush()
+        if code == STOPPED:
+            raise KeyboardInterrupt  # the parser makes an exit code of it
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
-        return fail(f"stopped. {resume_line()}", 130)
+        return fail(f"stopped. {resume_line()}", STOPPED)
     except OverlandError as error:
         if debug:
             raise

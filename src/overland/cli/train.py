@@ -27,7 +27,7 @@ DRY_RUN = typer.Option(False, "--dry-run", help="Print the resolved recipe; do n
     app,
     "pretrain",
     "Pretrain a model on a corpus.",
-    "overland train pretrain recipes/pretrain.toml --set pretrain.steps=20 --out runs/pretrain",
+    "overland train pretrain recipes/pretrain.toml --set pretrain.steps=10 --out runs/pretrain",
     "overland train pretrain recipes/pretrain.toml --out runs/pretrain --dry-run",
 )
 def pretrain(
@@ -48,8 +48,8 @@ def pretrain(
     app,
     "sft",
     "Tune a model on conversations.",
-    "overland train sft recipes/sft.toml --set sft.steps=10 --out runs/sft",
-    "overland train sft recipes/sft.toml --set data=talks.jsonl --set sft.steps=10 --out runs/talks",
+    "overland train sft recipes/sft.toml --set sft.steps=4 --out runs/sft",
+    "overland train sft recipes/sft.toml --set data=talks.jsonl --set sft.steps=4 --out runs/talks",
 )
 def sft(
     recipe: Path = RECIPE,
