@@ -42,8 +42,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for corpus in ("corpus/stdlib", "runs/quickstart/corpus"):
         section = CorpusSection(max_megabytes=0.3, tokenizer_megabytes=0.1)
         build(section, root / corpus)
-    for run in ("pretrain", "sft", "quickstart"):
-        folder = root / f"runs/{run}/model"
+    for name_of_run in ("pretrain", "sft", "quickstart"):
+        folder = root / f"runs/{name_of_run}/model"
         save_model(initialise(Decoder(preset("nano")), "induction", 0), folder)
         for name in ("tokenizer.json", "tokenizer_config.json", "lineage.json"):
             if (root / "corpus/stdlib" / name).is_file():

@@ -1,4 +1,4 @@
-"""What goes wrong is one line on stderr that names the thing and the fix, with the right exit code, and leaves nothing."""
+"""What goes wrong is one line on stderr that names the thing and the fix, with its exit code, and leaves nothing."""
 
 from __future__ import annotations
 

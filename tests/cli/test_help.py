@@ -13,6 +13,7 @@ import typer.main
 
 from overland import __version__
 from overland.cli.main import app
+
 from .program import ENVIRONMENT, Overland, command
 
 GROUPS = ("corpus", "model", "train", "rl")
