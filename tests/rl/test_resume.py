@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from overland.errors import BrokenFileError
-from overland.rl import Group, Order, RLSection, train_rl
+from overland.rl import Group, Order, RLSection, Sample, train_rl
 from overland.runs import RunFolder, read_jsonl_zst
 
-from .toy import TinyTransformer, ToyRollouts
+from .toy import LENGTH, TinyTransformer, ToyRollouts, answer_of
 
 SECTION = RLSection(
     steps=7, tasks_per_step=6, group_size=4, lr=1e-3, epochs=2, minibatches=2, checkpoint_every=3, min_variance=0.0
@@ -43,11 +44,7 @@ class Killed(PartialCredit):
         return super().run(orders, version)
 
 
-def _partial(sample: Any) -> Any:
-    from dataclasses import replace
-
-    from .toy import LENGTH, answer_of
-
+def _partial(sample: Sample) -> Sample:
     wanted = answer_of(sample.ids[: LENGTH + 1])
     right = sum(a == b for a, b in zip(sample.ids[LENGTH + 1 :], wanted, strict=True))
     return replace(sample, reward=right / len(wanted), success=right > 2)
@@ -58,7 +55,7 @@ def fresh() -> TinyTransformer:
     return TinyTransformer()
 
 
-def train(run: RunFolder, kill_at: int | None = None, resume: bool = False) -> TinyTransformer:
+def train(run: RunFolder, kill_at: int | None = None, resume: bool = False) -> nn.Module:
     model = fresh()
     rollouts = PartialCredit(model, 4) if kill_at is None else Killed(model, 4, kill_at)
     train_rl(model, None, None, {}, SECTION, run, rollouts=rollouts, resume=resume)
@@ -85,6 +82,27 @@ def test_a_killed_and_resumed_run_is_the_same_run(tmp_path: Path, kill_at: int) 
         assert list(read_jsonl_zst(cut.episodes / name)) == list(read_jsonl_zst(whole.episodes / name))
 
 
+class Interrupted(PartialCredit):
+    """Ctrl-C arrives during the rollout of a step."""
+
+    def run(self, orders: Sequence[Order], version: int) -> list[Group]:
+        if version == 2:
+            signal.raise_signal(signal.SIGINT)
+        return super().run(orders, version)
+
+
+def test_ctrl_c_finishes_the_step_and_saves_it(tmp_path: Path) -> None:
+    whole, cut = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
+    straight = train(whole)
+    model = fresh()
+    with pytest.raises(KeyboardInterrupt):
+        train_rl(model, None, None, {}, SECTION, cut, rollouts=Interrupted(model, 4))
+    assert rows(cut)[-1]["step"] == 3
+    resumed = train(cut, resume=True)
+    assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
+    assert rows(cut) == rows(whole)
+
+
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     first = train(run)
@@ -92,6 +110,18 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     again = train(run, resume=True)
     assert rows(run) == before
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    result = train_rl(again, None, None, {}, SECTION, run, rollouts=PartialCredit(again, 4), resume=True)
+    assert (result.steps, result.stopped) == (7, "steps")
+    assert result.figures["rl/success"] == before[-1]["rl/success"]
+    assert result.tokens == 7 * 6 * 4 * (LENGTH + 1)
+
+
+def test_starting_again_without_resume_leaves_one_line_a_step(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    train(run)
+    before = rows(run)
+    train(run)
+    assert rows(run) == before
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ class TrainerState:
         budgets: Budgets,
         watchdogs: Watchdogs,
     ) -> None:
-        self.run, self.checkpoints = run, Checkpoints(run.checkpoints / stage, writes=Ranks.current().writes)
+        self.run, self.stage = run, stage
+        self.checkpoints = Checkpoints(run.checkpoints / stage, writes=Ranks.current().writes)
         self.model, self.optimizer = model, optimizer
         self.parts: dict[str, Any] = {"curriculum": curriculum, "budgets": budgets, "watchdogs": watchdogs}
         self.step = 0
@@ -40,11 +41,20 @@ class TrainerState:
         self.stopped = ""
         """Why the run ended before its last step; empty while it goes on."""
         self.cpu_seconds = 0.0
-        """Processor time used in earlier processes of this run."""
+        """Processor time used so far, earlier processes of this run included."""
+        self.tokens = 0
+        """Tokens sampled in all training rollouts."""
+        self.figures: dict[str, float] = {}
+        """The figures of the last step."""
 
-    def start(self) -> None:
-        """A run from the beginning: older checkpoints of this stage must never be resumed."""
+    def start(self, resume: bool) -> bool:
+        """True when the run goes on from a checkpoint; otherwise the stage's older checkpoints and metrics are cut."""
+        begin = self.run.start_stage(self.stage)
+        if resume and self._load():
+            return True
         self.checkpoints.clear()
+        self.run.rewind_metrics(begin)
+        return False
 
     def save(self) -> Path:
         """Write the state after `step` steps, atomically."""
@@ -52,13 +62,15 @@ class TrainerState:
             "empty": self.empty,
             "stopped": self.stopped,
             "cpu_seconds": self.cpu_seconds,
+            "tokens": self.tokens,
+            "figures": self.figures,
             "metrics_bytes": self.run.metrics_position(),
             **{name: part.state_dict() for name, part in self.parts.items()},
         }
         return self.checkpoints.save(self.step, self.model, self.optimizer, extra)
 
-    def load(self) -> bool:
-        """Continue from the newest checkpoint and cut the metrics written after it; False when there is none."""
+    def _load(self) -> bool:
+        """Take the newest checkpoint and cut the metrics written after it; False when there is none."""
         loaded = self.checkpoints.load(self.model, self.optimizer)
         if loaded is None:
             return False
@@ -66,7 +78,8 @@ class TrainerState:
         try:
             for name, part in self.parts.items():
                 part.load_state_dict(extra[name])
-            self.empty, self.stopped, self.cpu_seconds = extra["empty"], extra["stopped"], extra["cpu_seconds"]
+            self.empty, self.stopped = extra["empty"], extra["stopped"]
+            self.cpu_seconds, self.tokens, self.figures = extra["cpu_seconds"], extra["tokens"], extra["figures"]
             self.run.rewind_metrics(extra["metrics_bytes"])
         except (KeyError, TypeError, ValueError) as error:
             raise BrokenFileError(

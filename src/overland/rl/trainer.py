@@ -2,8 +2,8 @@
 
     deal tasks -> run episodes -> price them -> advantages -> update -> weights to the sampler -> figures -> checkpoint
 
-Everything happens in one process and in a fixed order: every sample of a step was written by the policy that the step
-updates (staleness 0), and a resumed run continues bit for bit.
+Everything happens in a fixed order, in one process or in several that share the work and hold the same weights. Every
+sample of a step was written by the policy that the step updates (staleness 0); a resumed run continues bit for bit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RLResult:
     stopped: str
     """`steps` (all done), `solved` (no group had variance any more), `cpu_seconds` (the given budget is used up)."""
     tokens: int
-    """Tokens sampled in all rollouts of this process."""
+    """Tokens sampled in all training rollouts."""
     cpu_seconds: float
     figures: Mapping[str, float]
     """The figures of the last step."""
@@ -84,22 +84,19 @@ def train_rl(
     reference = copy.deepcopy(model).requires_grad_(False) if section.reference_kl > 0 else None
     state = TrainerState(run, stage, model, optimizer, curriculum, budgets, watchdogs)
 
-    tokens, figures = 0, dict[str, float]()
-    if not resume:
-        state.start()
-    resumed = resume and state.load()
+    resumed = state.start(resume)
     began = processor_seconds() - state.cpu_seconds
+    rollouts.set_weights(model, version=state.step)
     if not resumed:
-        rollouts.set_weights(model, version=0)
-        measured = rollouts.run(curriculum.measuring(), version=0)
+        with progress(f"{stage}: measuring the start", 1, unit="batch") as bar:
+            measured = rollouts.run(curriculum.measuring(), version=0)
+            bar.advance()
         write_episodes(run, f"{stage}-start", measured)
         preflight(measured, section)
         curriculum.rates.update(measured)
         budgets.measure(measured)
         run.metrics({"stage": stage, "step": 0} | {f"rl/b0/{cell}": b0 for cell, b0 in budgets.state_dict().items()})
         state.save()
-    else:
-        rollouts.set_weights(model, version=state.step)
 
     with deferred_interrupt() as stop, progress(stage, section.steps) as bar:
         bar.advance(state.step)
@@ -116,7 +113,8 @@ def train_rl(
             seconds_update = time.perf_counter() - clock
             figures |= {"rl/seconds_rollout": seconds_rollout, "rl/seconds_update": seconds_update}
             figures["rl/cpu_seconds"] = state.cpu_seconds = processor_seconds() - began
-            tokens += sum(s.output_tokens for g in groups for s in g.samples)
+            state.tokens += sum(s.output_tokens for g in groups for s in g.samples)
+            state.figures = figures
 
             batch_file = write_episodes(run, f"{stage}-step-{state.step:05d}", groups)
             run.metrics({"stage": stage, "step": state.step + 1} | figures)
@@ -134,13 +132,13 @@ def train_rl(
                 state.stopped = "solved"
             elif cpu_seconds is not None and state.cpu_seconds >= cpu_seconds:
                 state.stopped = "cpu_seconds"
-            elif stop.asked:
+            elif Ranks.current().any(stop.asked):
                 state.save()
                 raise KeyboardInterrupt
             elif section.checkpoint_every and state.step % section.checkpoint_every == 0:
                 state.save()
         state.save()
-    return RLResult(state.step, state.stopped or "steps", tokens, processor_seconds() - began, figures)
+    return RLResult(state.step, state.stopped or "steps", state.tokens, processor_seconds() - began, state.figures)
 
 
 def update(
