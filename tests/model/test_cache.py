@@ -60,7 +60,7 @@ def test_the_last_real_token_alone_where_asked() -> None:
 @settings(max_examples=40)
 @given(data=st.data(), gradients=st.booleans())
 def test_any_interleaving_of_pieces_and_cache_verbs(data: st.DataObject, gradients: bool) -> None:
-    """Ragged pieces, forks, reorderings, joins, and branches that are thrown away."""
+    """Ragged pieces, forks, reorderings, joins, and branches that go on in turn."""
     model = TINY
     rng = data.draw(st.randoms(use_true_random=False))
 
@@ -70,8 +70,9 @@ def test_any_interleaving_of_pieces_and_cache_verbs(data: st.DataObject, gradien
     held: list[list[int]] = [[] for _ in range(data.draw(st.integers(1, 3)))]
     with nullcontext() if gradients else torch.no_grad():
         cache = model.new_cache(len(held))
-        verbs = st.sampled_from(["feed", "feed", "select", "repeat", "cat", "branch"])
-        for verb in data.draw(st.lists(verbs, max_size=6)):
+        branches: list[tuple[Cache, list[list[int]]]] = []
+        verbs = st.sampled_from(["feed", "feed", "feed", "select", "repeat", "cat", "branch", "switch"])
+        for verb in data.draw(st.lists(verbs, min_size=3, max_size=10)):
             if verb == "feed":
                 new = pieces(len(held))
                 logits = feed(model, cache, new)
@@ -89,11 +90,28 @@ def test_any_interleaving_of_pieces_and_cache_verbs(data: st.DataObject, gradien
                 other, new = model.new_cache(2), pieces(2)
                 feed(model, other, new)
                 cache, held = Cache.cat([cache, other]), held + new
-            else:
-                feed(model, cache.clone(), pieces(len(held)))
-                feed(model, cache.select(range(len(held))), pieces(len(held)))
+            elif verb == "branch":
+                branches.append((cache.clone() if rng.random() < 0.5 else cache.select(range(len(held))), held))
+            elif branches:
+                other, new = branches.pop(rng.randrange(len(branches)))
+                branches.append((cache, held))
+                cache, held = other, new
             assert cache.lengths.tolist() == [len(ids) for ids in held]
             assert cache.rows == len(held)
+
+
+def test_two_branches_of_one_snapshot_go_on_in_turn() -> None:
+    ids = random_ids(3, 12)
+    with torch.no_grad():
+        first = TINY.new_cache(1)
+        TINY(ids[:1, :5], cache=first)
+        TINY(ids[:1, 5:6], cache=first)  # now there are spare slots, which a decode fills in place
+        second = first.clone()
+        for t in range(6, 12):
+            for row, cache in ((1, first), (2, second)):
+                mine = TINY(ids[row : row + 1, t : t + 1], cache=cache).logits[0, -1]
+                whole = TINY(torch.cat([ids[:1, :6], ids[row : row + 1, 6 : t + 1]], 1)).logits[0, -1]
+                assert (mine - whole).abs().max() < 1e-9
 
 
 def test_gradients_through_a_repeated_prefix_equal_those_of_the_plain_batch() -> None:
