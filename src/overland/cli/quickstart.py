@@ -45,21 +45,17 @@ def add_to(app: typer.Typer) -> None:
         even kill -9 lose at most the steps since the last checkpoint: --resume continues.
         """
         from overland import pipeline
+        from overland.pipeline.asked import quickstart_recipe
 
-        asked = pipeline.quickstart_recipe(
-            recipe,
-            minutes=minutes,
-            seed=seed,
-            text=[str(folder) for folder in text],
-            text_licence=text_licence,
-            overrides=changes,
-            no_sandbox=no_sandbox,
-        )
+        given = [f"corpus.text={[str(folder) for folder in text]!r}"] if text else []
+        given += [f"corpus.text_licence={text_licence}"] if text_licence else []
+        given += [f"seed={seed}"] if seed is not None else []
+        asked = quickstart_recipe(recipe, minutes, [*given, *changes], continues=out if resume else None)
         if dry_run:
             print(pipeline.dry_run(asked))
             return
-        resumes_with(f"overland quickstart --out {shlex.quote(str(out))} --resume")
-        summary = pipeline.quickstart(asked, out, resume=resume)
+        resumes_with(shlex.join(["overland", "quickstart", "--out", str(out), "--resume"]))
+        summary = pipeline.quickstart(asked, out, resume=resume, no_sandbox=no_sandbox)
         if as_json:
             print_json(summary.to_json())
         else:
