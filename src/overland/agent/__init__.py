@@ -8,11 +8,13 @@ from overland.agent.tool import Tool, ToolResult
 from overland.agent.turn import Turn, Usage
 
 if TYPE_CHECKING:
+    from overland.agent.clients import ClientPolicy
     from overland.agent.endpoint import EndpointPolicy
     from overland.agent.local import LocalPolicy
 
 __all__ = [
     "CallRecord",
+    "ClientPolicy",
     "ContextFull",
     "EndpointPolicy",
     "Limits",
@@ -37,4 +39,8 @@ def __getattr__(name: str) -> Any:
         from overland.agent.endpoint import EndpointPolicy
 
         return EndpointPolicy
+    if name == "ClientPolicy":
+        from overland.agent.clients import ClientPolicy
+
+        return ClientPolicy
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

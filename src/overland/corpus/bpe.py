@@ -1,7 +1,8 @@
 """The tokenizer: byte-level BPE, trained with Hugging Face `tokenizers`.
 
 Digits and single spaces are pieces of their own, and words never carry a leading space: a name is spelled with the same
-ids wherever it stands, which is what a tiny model needs to copy it. Runs of spaces (indentation) stay whole.
+ids wherever it stands, which is what a tiny model needs to copy it. Runs of spaces (indentation) stay whole. A text that
+is one space and one word, as the chat template's attribute names are (" role"), is one piece.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-PATTERN = r"\p{N}|\r?\n *| {2,}|[^\S\r\n ]+|\s|[\p{L}\p{M}]+|[^\s\p{L}\p{M}\p{N}]+"
+PATTERN = r"\A [a-z]+\z|\p{N}|\r?\n *| {2,}|[^\S\r\n ]+|\s|[\p{L}\p{M}]+|[^\s\p{L}\p{M}\p{N}]+"
 
 
 def train_bpe(texts: Iterable[str], size: int, extra: Iterable[str] = (), extra_share: float = 0.0) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from overland.chat import EFFORTS, Template, Tokenizer
+from overland.chat import EFFORTS, XTML, Segment, Template, Tokenizer
 from overland.config import Section
-from overland.environments import DOMAINS, load_environment
+from overland.environments import DOMAINS, Task, load_environment
 from overland.runs import progress
-from overland.train import Dialogue
+from overland.train import Dialogue, Ranks
 
 
 class OracleSection(Section):
@@ -41,20 +41,38 @@ class OracleSection(Section):
 
 
 def oracle_dialogues(section: OracleSection, tokenizer: Tokenizer, template: Template) -> list[Dialogue]:
-    """One dialogue for each task and effort, labelled with its domain."""
+    """One dialogue for each task and effort, labelled with its domain. The ranks share the work; all get all."""
+    ranks = Ranks.current()
+    shown = _shown(section)
+    own = ranks.share(shown)
     found = []
-    total = len(section.domains) * len(section.levels) * section.tasks * len(section.efforts)
-    with progress("demonstrations", total, "dialogue") as bar:
-        for domain in section.domains:
-            taskset = load_environment(domain)
-            for level in section.levels:
-                for seed in range(section.first_seed, section.first_seed + section.tasks):
-                    task = taskset.task("train", level, seed)
-                    for effort in section.efforts:
-                        segments = template.render(
-                            task.oracle_conversation(effort), task.tool_specs(), effort, generate=False
-                        )
-                        encoded = template.encode(segments, tokenizer)
-                        found.append(Dialogue(tuple(encoded.ids), tuple(encoded.trained), domain))
-                        bar.advance()
-    return found
+    with progress("demonstrations", len(own), "dialogue") as bar:
+        for task, effort in own:
+            encoded = template.encode(_segments(task, effort, template), tokenizer)
+            found.append(Dialogue(tuple(encoded.ids), tuple(encoded.trained), task.domain))
+            bar.advance()
+    parts = ranks.gather(found)
+    return [parts[i % ranks.world][i // ranks.world] for i in range(len(shown))]
+
+
+def template_texts(section: OracleSection, tasks: int = 100) -> list[str]:
+    """What demonstrations are spelled with, segment by segment: the words that a tokenizer should have whole."""
+    few = section.model_copy(update={"tasks": min(tasks, section.tasks)})
+    efforts = len(few.efforts)  # each task at one effort, in turn
+    shown = [pair for n, pair in enumerate(_shown(few)) if n % efforts == n // efforts % efforts]
+    return [s.text for task, effort in shown for s in _segments(task, effort, XTML()) if not s.special]
+
+
+def _shown(section: OracleSection) -> list[tuple[Task, str]]:
+    seeds = range(section.first_seed, section.first_seed + section.tasks)
+    return [
+        (load_environment(domain).task("train", level, seed), effort)
+        for domain in section.domains
+        for level in section.levels
+        for seed in seeds
+        for effort in section.efforts
+    ]
+
+
+def _segments(task: Task, effort: str, template: Template) -> list[Segment]:
+    return template.render(task.oracle_conversation(effort), task.tool_specs(), effort, generate=False)

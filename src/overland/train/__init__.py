@@ -12,6 +12,7 @@ from overland.train.losses import cross_entropy, token_logprobs
 from overland.train.meters import ExpertCounts, Throughput, bits_per_byte, expert_metrics, utilisation
 from overland.train.optim import adamw, clip_gradients, decay_groups, set_learning_rate
 from overland.train.pretrain import pretrain
+from overland.train.ranks import Ranks, in_ranks
 from overland.train.schedules import SCHEDULES, learning_rate
 from overland.train.section import LoopSection, PretrainSection, SFTSection
 from overland.train.sft import sft
@@ -34,6 +35,7 @@ __all__ = [
     "NonFinite",
     "PretrainSection",
     "QuantileBalance",
+    "Ranks",
     "SFTSection",
     "Throughput",
     "TokenBatch",
@@ -47,6 +49,7 @@ __all__ = [
     "expert_metrics",
     "group_by_prefix",
     "histogram_bias",
+    "in_ranks",
     "learning_rate",
     "margin_histogram",
     "pretrain",

@@ -13,6 +13,7 @@ from overland.model import Packing
 from overland.train.dialogues import Dialogue
 from overland.train.losses import token_logprobs
 from overland.train.meters import bits_per_byte
+from overland.train.ranks import Ranks
 from overland.train.step import device_of
 
 HeldOut = tuple[Sequence[int], int]
@@ -24,11 +25,12 @@ def evaluate_bpb(model: nn.Module, documents: Iterable[HeldOut], length: int = 5
     """Bits per byte over `documents`: every token but each document's first is predicted exactly once.
 
     A document longer than `length` is cut into windows and the context starts again in each, which overstates the
-    bits a little; choose the training length or more.
+    bits a little; choose the training length or more. The ranks share the documents; all get the figure of all.
     """
+    ranks = Ranks.current()
     windows: list[torch.Tensor] = []
     text_bytes = 0
-    for ids, size in documents:
+    for ids, size in ranks.share(list(documents)):
         text_bytes += size
         tokens = torch.as_tensor(ids, dtype=torch.long)
         windows += [tokens[at : at + length + 1] for at in range(0, len(tokens) - 1, length)]
@@ -42,7 +44,8 @@ def evaluate_bpb(model: nn.Module, documents: Iterable[HeldOut], length: int = 5
         logprobs = token_logprobs(logits, padded[:, 1:])
         real = torch.arange(logprobs.shape[1], device=lengths.device) < lengths[:, None]
         nats -= logprobs.double().masked_fill(~real, 0.0).sum().item()
-    return bits_per_byte(nats, text_bytes)
+    nats, total_bytes = ranks.sum(nats, text_bytes)
+    return bits_per_byte(nats, int(total_bytes))
 
 
 @torch.inference_mode()

@@ -75,6 +75,11 @@ class Ranks:
         """Whether any rank says yes: how the ranks agree to stop at the same step."""
         return bool(self.sum(float(flag))[0])
 
+    def check_in(self) -> None:
+        """Wait for every rank: what rank 0 wrote is there for all afterwards."""
+        if self.world > 1:
+            dist.barrier()
+
     def gather(self, own: T) -> list[T]:
         """Every rank's object, in rank order, on every rank."""
         if self.world == 1:

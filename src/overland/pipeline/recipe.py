@@ -1,0 +1,88 @@
+"""The quickstart's recipe: one section for each stage, every default a decision that a person can change."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from overland.config import Section
+from overland.corpus import CorpusSection
+from overland.evaluate import EvaluateSection
+from overland.pipeline.oracles import OracleSection
+from overland.rl import RLSection
+from overland.serve import ServeSection
+from overland.train import PretrainSection, SFTSection
+
+
+class ModelSection(Section):
+    """The model that is trained."""
+
+    preset: str = "nano"
+    """A preset's name. Its vocabulary follows the tokenizer."""
+    initialiser: str = "induction"
+    """How it starts; `induction` learns to copy within seconds (docs/decisions)."""
+
+
+class QuantizeSection(Section):
+    """Routed experts to MXFP4."""
+
+    rule: Literal["even", "floor", "ceil"] = "even"
+    """How a block's scale is rounded."""
+
+
+class QuickstartRecipe(Section):
+    """From raw text to a served agent."""
+
+    seed: int = Field(0, ge=0)
+    """Decides initial weights, the order of data, tasks and samples."""
+    ranks: int = Field(2, ge=1)
+    """Processes that train and roll out together, one core each."""
+    corpus: CorpusSection = CorpusSection(tokenizer_extra_share=0.85)
+    """From raw text to token shards."""
+    model: ModelSection = ModelSection()
+    """The model that is trained."""
+    pretrain: PretrainSection = PretrainSection(steps=60, batch=16, length=192, balance_bins=1000)
+    """Pretraining on packed text."""
+    demonstrations: OracleSection = OracleSection(tasks=200)
+    """What SFT is shown: the oracles' runs on the easy levels."""
+    sft: SFTSection = SFTSection(steps=600, balance_bins=1000)
+    """Supervised tuning on the demonstrations."""
+    rl: RLSection = RLSection()
+    """Reinforcement learning on all levels."""
+    quantize: QuantizeSection = QuantizeSection()
+    """Routed experts to MXFP4."""
+    serve: ServeSection = ServeSection(port=0)
+    """The server that the held-out tasks are run through."""
+    evaluate: EvaluateSection = EvaluateSection(tasks=100)
+    """How every checkpoint is measured."""
+
+    def seeded(self) -> QuickstartRecipe:
+        """The same recipe with the run's seed in every stage that has one."""
+        return self.model_copy(
+            update={
+                name: getattr(self, name).model_copy(update={"seed": self.seed})
+                for name in ("corpus", "pretrain", "sft", "rl")
+            }
+        )
+
+
+def recipe_for_minutes(minutes: float, recipe: QuickstartRecipe | None = None) -> QuickstartRecipe:
+    """A recipe that does about `minutes` / 10 of the work of the ten-minute one. Fewer tasks make wider intervals."""
+    full = recipe or QuickstartRecipe()
+    share = minutes / 10
+
+    def scaled(value: int, least: int) -> int:
+        return max(least, round(value * share))
+
+    return full.model_copy(
+        update={
+            "pretrain": full.pretrain.model_copy(update={"steps": scaled(full.pretrain.steps, 15)}),
+            "demonstrations": full.demonstrations.model_copy(
+                update={"tasks": min(400, scaled(full.demonstrations.tasks, 40))}
+            ),
+            "sft": full.sft.model_copy(update={"steps": scaled(full.sft.steps, 40)}),
+            "rl": full.rl.model_copy(update={"steps": scaled(full.rl.steps, 4)}),
+            "evaluate": full.evaluate.model_copy(update={"tasks": min(300, scaled(full.evaluate.tasks, 12))}),
+        }
+    )
