@@ -142,7 +142,7 @@ class RLSection(Section):
     """Subtracted from the reward of an episode with a malformed turn (once, not per turn)."""
     max_turns: int = Field(default=12, ge=1)
     """Assistant turns in one episode."""
-    turn_tokens: int = Field(default=256, ge=1)
+    turn_tokens: int = Field(default=128, ge=1)
     """Sampled tokens in one turn."""
     episode_seconds: float = Field(default=120.0, gt=0)
     """Wall time of one episode. What exceeds it is an infrastructure failure: no reward, no part in the baseline."""
