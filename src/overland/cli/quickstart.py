@@ -45,18 +45,20 @@ def add_to(app: typer.Typer) -> None:
         even kill -9 lose at most the steps since the last checkpoint: --resume continues.
         """
         from overland import pipeline
-        from overland.pipeline.asked import quickstart_recipe
+        from overland.pipeline.asked import check_text, quickstart_recipe
+        from overland.pipeline.summary import summary_table
 
         given = [f"corpus.text={[str(folder) for folder in text]!r}"] if text else []
         given += [f"corpus.text_licence={text_licence}"] if text_licence else []
         given += [f"seed={seed}"] if seed is not None else []
         asked = quickstart_recipe(recipe, minutes, [*given, *changes], continues=out if resume else None)
         if dry_run:
-            print(pipeline.dry_run(asked))
+            print(pipeline.dry_run(asked), end="")
             return
+        check_text(asked)
         resumes_with(shlex.join(["overland", "quickstart", "--out", str(out), "--resume"]))
         summary = pipeline.quickstart(asked, out, resume=resume, no_sandbox=no_sandbox)
         if as_json:
-            print_json(summary.to_json())
+            print_json(summary)
         else:
-            print(summary.table())
+            print(f"\n{summary_table(summary)}\n\nreport  {out / 'report.html'}\nmodel   {out / 'model'}")

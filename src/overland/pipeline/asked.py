@@ -7,6 +7,7 @@ from pathlib import Path
 
 from overland.config import load_recipe, resolve_recipe
 from overland.config.overrides import as_data
+from overland.corpus.gather import open_sources, select_documents
 from overland.errors import UsageError
 from overland.pipeline.recipe import QuickstartRecipe, recipe_for_minutes
 
@@ -23,7 +24,9 @@ def quickstart_recipe(
     if continues is not None and path is None and minutes is None and not overrides:
         written = continues / "recipe.toml"
         if not written.is_file():
-            raise UsageError(f"--resume: {continues} holds no run to continue (no recipe.toml); start it without --resume")
+            raise UsageError(
+                f"--resume: {continues} holds no run to continue (no recipe.toml); start it without --resume"
+            )
         path = written
     recipe = load_recipe(QuickstartRecipe, path)
     if minutes is not None:
@@ -31,3 +34,20 @@ def quickstart_recipe(
             raise UsageError(f"--minutes {minutes:g}: give {LEAST_MINUTES:g} to {MOST_MINUTES:g}")
         recipe = recipe_for_minutes(minutes, recipe)
     return resolve_recipe(QuickstartRecipe, as_data(recipe), overrides)
+
+
+def check_text(recipe: QuickstartRecipe) -> None:
+    """Read the user's own folders through the licence gate and the rules, before anything is written.
+
+    Raises UsageError where one is missing, unreadable or holds nothing that can be used.
+    """
+    section = recipe.corpus.model_copy(update={"stdlib": False})
+    if section.text:
+        select_documents(section, open_sources(section), _Silent())
+
+
+class _Silent:
+    """A progress bar that shows nothing."""
+
+    def advance(self, n: int = 1, **figures: object) -> None:
+        """Nothing."""
