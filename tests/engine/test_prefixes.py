@@ -57,6 +57,17 @@ def test_a_later_prompt_finds_the_beginning_of_an_earlier_one() -> None:
     assert row.ids == greedy(row.prompt_ids, 6)
 
 
+def test_a_longer_shared_beginning_grows_from_a_shorter_one_and_leaves_it_whole() -> None:
+    mine, longer = engine(), [*LONG, *random_ids(20, seed=2).tolist()]
+    asked = [[[*LONG, 1], [*LONG, 2]], [[*longer, 3], [*longer, 4]], [[*LONG, 5, 6], [*longer, 7]]]
+    for prompts, cached in zip(asked, [(50, 50), (70, 70), (50, 70)], strict=True):
+        rows = [mine.submit(ids, GREEDY) for ids in prompts]
+        mine.run(rows)
+        assert tuple(row.cached_tokens for row in rows) == cached
+        assert [row.ids for row in rows] == [greedy(ids, 6) for ids in prompts]
+    assert mine.stats()["prompt_tokens"] == 50 + 2 + 20 + 2 + 3
+
+
 def test_salts_do_not_share() -> None:
     mine = engine()
     for n in range(3):
