@@ -118,12 +118,11 @@ def test_thinking_is_empty_at_low_one_step_at_high_and_the_remaining_plan_at_max
             for effort in ("low", "high", "max")
         }
         assert not any(thoughts["low"])
-        assert all(len(thought.split()) <= 2 for thought in thoughts["high"])
-        assert thoughts["high"][-1] == "answer"
-        assert thoughts["max"][-1] == f"= {task.answer}"
         plans = [thought.split(" > ") for thought in thoughts["max"][:-1]]
+        assert [thought.split(" > ") for thought in thoughts["high"][:-1]] == [plan[:2] for plan in plans]
         assert all(len(a) >= len(b) for a, b in itertools.pairwise(plans))
-        assert sum(map(len, thoughts["high"])) < sum(map(len, thoughts["max"]))
+        assert thoughts["high"][-1] == thoughts["max"][-1] == f"{task.closing} {task.answer}"
+        assert sum(map(len, thoughts["high"])) <= sum(map(len, thoughts["max"]))
 
 
 def test_figures_of_a_world_are_all_different() -> None:

@@ -63,29 +63,33 @@ class Finance(Taskset):
         answer = str(facts[last, year][metric])
         if kind == "firm":
             answer = rows[0][1 if column == "owner" else 2]
-            steps: tuple[Step, ...] = (_step((path[0], column), f"select {column} from firms where name='{path[0]}'"),)
+            query = f"select {column} from firms where name='{path[0]}'"
+            steps: tuple[Step, ...] = (_step((f"firm {path[0]}", column), query),)
         else:
             steps = _oracle(kind, path, year, best, metric)
         table = tuple((firm, y, cell["sales"], cell["profit"], cell["debt"]) for (firm, y), cell in facts.items())
         return FinanceTask(
-            self.name, kind, split, level, seed, prompt, answer, steps, firms=tuple(sorted(rows)), facts=table
+            self.name, kind, split, level, seed, prompt, answer, steps,
+            closing=column if kind == "firm" else metric, firms=tuple(sorted(rows)), facts=table,
         )  # fmt: skip
 
 
 def _step(plan: tuple[str, ...], query: str) -> Step:
-    return Step(plan, plan[1], {"query": query})
+    return Step(plan, {"query": query})
 
 
 def _oracle(kind: str, path: list[str], year: int, best: str, metric: str) -> tuple[Step, ...]:
     """Owners first, then the best year, then the figure; `plan` keeps what is left."""
-    when = f"best {best}" if kind.endswith("best") else str(year)
+    when = f"best {best}" if kind.endswith("best") else f"year {year}"
     last = path[-1]
+    found = [f"{'owner' if index else 'firm'} {firm}" for index, firm in enumerate(path)]
     steps = []
     for index, firm in enumerate(path[:-1]):
         left = ["owner"] * (len(path) - 1 - index)
-        steps.append(_step((firm, *left, when, metric), f"select owner from firms where name='{firm}'"))
+        steps.append(_step((found[index], *left, when, metric), f"select owner from firms where name='{firm}'"))
     if kind.endswith("best"):
         query = f"select year from facts where firm='{last}' order by {best} desc limit 1"
-        steps.append(_step((last, when, metric), query))
-    steps.append(_step((f"{last} {year}", metric), f"select {metric} from facts where firm='{last}' and year={year}"))
+        steps.append(_step((found[-1], when, metric), query))
+    query = f"select {metric} from facts where firm='{last}' and year={year}"
+    steps.append(_step((found[-1], f"year {year}", metric), query))
     return tuple(steps)

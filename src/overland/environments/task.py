@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 class Step:
     """One call of the oracle.
 
-    `plan` is what is left to do, the current subject first ("mira", "friend", "boss", "town"); `word` is the next thing
-    to do alone. They become the thinking of demonstrations at max and at high effort.
+    `plan` is what is left to do, the subject at hand first, behind the word that led to it: ("friend lorel", "boss",
+    "town"). It becomes the thinking of demonstrations: whole at max effort, its first two parts at high. Each part can be
+    copied from the text right before it, which is what a small model does best: the word and the value stand side by
+    side in the tool's answer, the rest in the plan before.
     """
 
     plan: tuple[str, ...]
-    word: str
     args: Mapping[str, str]
 
 
@@ -42,6 +43,8 @@ class Task:
     steps: tuple[Step, ...]
     outcome: str = field(default="answer", kw_only=True)
     """What success is: "answer" (a word or a number) or "state" (the world changed exactly as asked; then say done)."""
+    closing: str = field(kw_only=True)
+    """The word that the answer belongs to ("town"): the last thinking of a demonstration is this word and the answer."""
 
     @property
     def id(self) -> str:
@@ -65,8 +68,8 @@ class Task:
     def oracle_conversation(self, effort: str) -> list[Message]:
         """The oracle's run through the real tools, as a demonstration at one effort.
 
-        Low thinks nothing, high names the next step, max writes the whole remaining plan each turn. The thinking is
-        regular enough for a small model to continue it to depths that it has not been shown.
+        Low thinks nothing, high names what is at hand and what comes next, max writes the whole remaining plan each turn.
+        The thinking is regular enough for a small model to continue it to depths that it has not been shown.
         """
         effort = normalise_effort(effort)
         messages = self.messages()
@@ -77,10 +80,10 @@ class Task:
                     name=world.spec.name,
                     arguments=json.dumps(dict(step.args), ensure_ascii=False, separators=(",", ":")),
                 )
-                thinking = {"low": "", "high": step.word, "max": " > ".join(step.plan)}[effort]
+                thinking = " > ".join({"low": (), "high": step.plan[:2], "max": step.plan}[effort])
                 messages.append(Message(role="assistant", content="", reasoning=thinking, tool_calls=(call,)))
                 result = world.call_now(step.args)
                 messages.append(Message(role="tool", content=result, tool_call_id=call.id, name=call.name))
-        thinking = {"low": "", "high": "answer", "max": f"= {self.answer}"}[effort]
+        thinking = "" if effort == "low" else f"{self.closing} {self.answer}"
         messages.append(Message(role="assistant", content=self.answer, reasoning=thinking))
         return messages

@@ -70,6 +70,7 @@ class Terminal(Taskset):
         return TerminalTask(
             self.name, kind, split, level, seed, rng.choice(families).format(s=start, d=target), answer,
             _oracle(kind, chain, target), outcome="state" if kind in ("move", "copy") else "answer",
+            closing={"count": "lines", "move": "move", "copy": "copy"}.get(kind, "word"),
             files=dict(disk), expected=expected,
         )  # fmt: skip
 
@@ -89,13 +90,16 @@ class Terminal(Taskset):
 def _oracle(kind: str, chain: list[str], target: str) -> tuple[Step, ...]:
     start = chain[0]
     if kind == "read":
-        return (Step((start, "word"), "word", {"cmd": f"cat {start}"}),)
+        return (Step((f"read {start}", "word"), {"cmd": f"cat {start}"}),)
     if kind == "count":
-        return (Step((start, "lines"), "lines", {"cmd": f"wc -l < {start}"}),)
+        return (Step((f"count {start}", "lines"), {"cmd": f"wc -l < {start}"}),)
     if kind == "move":
-        return (Step((start, "move", target), "move", {"cmd": f"mv {start} {target}"}),)
-    goal = ("word",) if kind == "follow" else ("copy", target)
-    steps = [Step((path, "follow", *goal), "follow", {"cmd": f"cat {path}"}) for path in chain]
+        return (Step((f"move {start}", f"to {target}"), {"cmd": f"mv {start} {target}"}),)
+    goal = "word" if kind == "follow" else f"copy {target}"
+    steps = [
+        Step((f"{'next' if index else 'follow'} {path}", goal), {"cmd": f"cat {path}"})
+        for index, path in enumerate(chain)
+    ]
     if kind == "copy":
-        steps.append(Step((chain[-1], *goal), "copy", {"cmd": f"cp {chain[-1]} {target}"}))
+        steps.append(Step((f"copy {chain[-1]}", f"to {target}"), {"cmd": f"cp {chain[-1]} {target}"}))
     return tuple(steps)

@@ -75,12 +75,12 @@ class Web(Taskset):
             chain = f" {between} ".join(relations)
             prompt = template.format(s=path[0], r=chain, t=attribute)
         steps = tuple(
-            Step((person, *relations[i:], attribute), relations[i - 1] if i else "start", {"page": person})
+            Step((f"{relations[i - 1] if i else 'open'} {person}", *relations[i:], attribute), {"page": person})
             for i, person in enumerate(path)
         )
         return WebTask(
             self.name, kind, split, level, seed, prompt, dict(pages[path[-1]])[attribute], steps,
-            people={person: pages[person] for person in order}, look={person: look[person] for person in order},
+            closing=attribute, people={person: pages[person] for person in order}, look={person: look[person] for person in order},
         )  # fmt: skip
 
 
