@@ -39,12 +39,19 @@ _current: ContextVar[Session | None] = ContextVar("overland_session", default=No
 
 
 class Barrier:
-    """Collects one request from every open session, then runs the engine until all of them are done."""
+    """Collects a request from every open session, runs the engine until a share of them is done, and collects again.
+
+    Waiting for the last of a wave would leave the engine with ever fewer rows; waiting for one would run its next
+    prompt alone. At a quarter the batch stays full and prompts come in groups. The moment depends on the tokens alone.
+    """
+
+    SHARE = 0.25
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._sessions: dict[int, Session] = {}
         self._waiting: dict[int, _Request] = {}
+        self._running: dict[int, _Request] = {}
         self._next = 0
         self._pump: asyncio.Task[None] | None = None
 
@@ -67,7 +74,7 @@ class Barrier:
     async def generate(self, ids: list[int], sampling: Sampling, budget: Budget | None, salt: str = "") -> Generation:
         """Waits for the barrier, then for the engine. Cancelling frees the row."""
         session = _current.get()
-        if session is None or self._sessions.get(session.number) is not session or session.number in self._waiting:
+        if session is None or self._sessions.get(session.number) is not session or self._asks(session.number):
             async with self.session():  # a single question outside any episode
                 return await self.generate(ids, sampling, budget, salt)
         request = _Request(ids, sampling, budget, salt, asyncio.get_running_loop().create_future())
@@ -76,39 +83,47 @@ class Barrier:
         try:
             return await request.done
         finally:
-            if self._waiting.get(session.number) is request:
-                del self._waiting[session.number]
+            for asked in (self._waiting, self._running):
+                if asked.get(session.number) is request:
+                    del asked[session.number]
             if request.handle is not None and not request.handle.done:
                 self.engine.cancel(request.handle)
 
+    def _asks(self, number: int) -> bool:
+        return number in self._waiting or number in self._running
+
     def _complete(self) -> bool:
-        return bool(self._sessions) and all(number in self._waiting for number in self._sessions)
+        return bool(self._sessions) and all(self._asks(number) for number in self._sessions)
 
     def _check(self) -> None:
-        """Starts a wave once every open session waits."""
+        """Goes on once every open session waits for the engine."""
         if self._pump is None and self._complete():
-            self._pump = asyncio.get_running_loop().create_task(self._run_wave())
+            self._pump = asyncio.get_running_loop().create_task(self._run())
 
-    async def _run_wave(self) -> None:
+    async def _run(self) -> None:
         if not self._complete():  # tasks that were started together with the last one opened sessions meanwhile
             self._pump = None
             return
-        wave = [self._waiting[number] for number in sorted(self._waiting)]
         try:
-            for request in wave:
+            for number in sorted(self._waiting):
+                request = self._running[number] = self._waiting.pop(number)
                 request.handle = self.engine.submit(request.ids, request.sampling, request.budget, request.salt)
-            while any(not request.handle.done and not request.done.done() for request in wave):
+            enough = max(1.0, self.SHARE * len(self._running))
+            while len(done := self._done()) < enough and len(done) < len(self._running):
                 self.engine.step()
                 await asyncio.sleep(0)  # deadlines and Ctrl-C get their chance between steps
         except Exception as error:
-            for request in wave:
+            for request in [*self._running.values(), *self._waiting.values()]:
                 if not request.done.done():
                     request.done.set_exception(error)
             return
         finally:
-            self._waiting = {n: request for n, request in self._waiting.items() if request not in wave}
             self._pump = None
-        for request in wave:
+        for number in done:
+            request = self._running.pop(number)
             if not request.done.done():
                 request.done.set_result(request.handle)
         self._check()
+
+    def _done(self) -> list[int]:
+        return [n for n, request in self._running.items() if request.handle.done or request.done.done()]
