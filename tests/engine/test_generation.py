@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from tiny import random_ids, tiny
 
 from overland.engine import Engine, Sampling
+from overland.engine import engine as engine_module
 from overland.errors import UsageError
 from overland.model import load_model, save_model
 
@@ -148,35 +152,57 @@ def test_cancelling_frees_the_row_for_the_next_request() -> None:
     assert third.finish_reason == "length"
 
 
-@pytest.mark.parametrize("when", [1, 2, 3, 4])
-@pytest.mark.parametrize("whom", [[0], [1], [0, 1], [0, 1, 2]])
-def test_a_cancellation_in_the_middle_of_a_forward_harms_nobody_else(when: int, whom: list[int]) -> None:
-    """As it comes from another thread: in the prefill of the first two, in a decode, in the third one's prefill."""
-    mine = engine(max_batch=8)
-    rows = [mine.submit(ids, GREEDY) for ids in prompts([4, 5])]
-    calls = 0
+def test_rows_that_are_done_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, batches, forward = engine(), [], MODEL.forward
 
-    def interrupt(*_: object) -> None:
+    def watched(ids: torch.Tensor, **options: Any) -> Any:
+        batches.append(len(ids))
+        return forward(ids, **options)
+
+    monkeypatch.setattr(MODEL, "forward", watched)
+    rows = [mine.submit(ids, GREEDY) for ids in prompts([4, 4, 4, 4])]
+    mine.step()
+    for row in rows[1:]:
+        mine.cancel(row)
+    mine.run(rows)
+    assert batches == [4, *[1] * 11]
+    mine.step()
+    assert mine._cache is None
+
+
+@pytest.mark.parametrize("where", ["forward", "sample", "_compact", "_compact_into"])
+@pytest.mark.parametrize("when", [1, 2, 3])
+@pytest.mark.parametrize("whom", [[0], [4], range(5), range(6)])
+def test_a_cancellation_in_the_middle_of_a_step_harms_nobody_else(
+    where: str, when: int, whom: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it comes from another thread: right after a part of a step, with five requests first, then a sixth."""
+    mine = engine(max_batch=8)
+    rows = [mine.submit(ids, replace(GREEDY, max_tokens=12 - 2 * i)) for i, ids in enumerate(prompts([4, 5, 6, 7, 8]))]
+    owner = {"sample": engine_module, "forward": MODEL}.get(where, mine)
+    part, calls, had = getattr(owner, where), 0, {}
+
+    def interrupted(*args: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == when:
-            for i in whom:
-                if i < len(rows):
-                    mine.cancel(rows[i])
+        result = part(*args, **options)
+        for i in whom:
+            if calls == when and i < len(rows):
+                mine.cancel(rows[i])
+                had[i] = len(rows[i].ids)
+        return result
 
-    hook = MODEL.register_forward_hook(interrupt)
-    try:
-        mine.step()
-        rows.append(mine.submit(prompts([7], seed=9)[0], GREEDY))
-        mine.run(rows)
-    finally:
-        hook.remove()
+    monkeypatch.setattr(owner, where, interrupted)
+    mine.step()
+    rows.append(mine.submit(prompts([7], seed=9)[0], GREEDY))
+    mine.run(rows)
+    monkeypatch.undo()
     for i, row in enumerate(rows):
         if row.finish_reason == "cancelled":
-            assert i in whom
+            assert len(row.ids) == had[i]
             assert row.ids == greedy(row.prompt_ids, 12)[: len(row.ids)]
         else:
-            assert row.ids == greedy(row.prompt_ids, 12)
+            assert row.ids == greedy(row.prompt_ids, row.sampling.max_tokens)
     mine.step()
     assert mine.stats()["running"] == 0
 
