@@ -29,9 +29,9 @@ class Finance(Taskset):
 
     name = "finance"
     kinds: ClassVar[dict[int, tuple[str, ...]]] = {
-        0: ("value", "firm"),
-        1: ("owner", "best"),
-        2: ("owner_best",),
+        0: ("value", "firm", "peak"),
+        1: ("owner", "best", "owner_firm", "owner_peak"),
+        2: ("owner_best", "owner_owner_firm"),
         3: ("owner_owner_best",),
     }
 
@@ -51,26 +51,28 @@ class Finance(Taskset):
             if owners[path[-1]] in path:  # a chain visits new firms only
                 owners[path[-1]] = rng.choice([firm for firm in firms if firm not in path])
             path.append(owners[path[-1]])
+        if owners[path[-1]] in path:  # nor may an answer stand in the prompt
+            owners[path[-1]] = rng.choice([firm for firm in firms if firm not in path])
         best, metric = rng.sample(METRICS, 2)
         column = rng.choice(("owner", "town"))
         year = rng.choice(years)
         last = path[-1]
-        if kind.endswith("best"):
+        if kind.endswith(("best", "peak")):
             year = max(years, key=lambda y: facts[last, y][best])
         rows = tuple((firm, owners[firm], town) for firm, town in zip(firms, towns, strict=True))
         families = (TRAIN if split == "train" else HELD_OUT)[kind]
         prompt = rng.choice(families).format(s=path[0], y=year, m=metric, b=best, t=column)
-        answer = str(facts[last, year][metric])
-        if kind == "firm":
-            answer = rows[0][1 if column == "owner" else 2]
-            query = f"select {column} from firms where name='{path[0]}'"
-            steps: tuple[Step, ...] = (_step((f"firm {path[0]}", column), query),)
+        if kind.endswith("firm"):
+            goal, answer = column, rows[firms.index(last)][1 if column == "owner" else 2]
+        elif kind.endswith("peak"):
+            goal, answer = "year", str(year)
         else:
-            steps = _oracle(kind, path, year, best, metric)
+            goal, answer = metric, str(facts[last, year][metric])
+        steps = _oracle(kind, path, year, best, goal)
         table = tuple((firm, y, cell["sales"], cell["profit"], cell["debt"]) for (firm, y), cell in facts.items())
         return FinanceTask(
             self.name, kind, split, level, seed, prompt, answer, steps,
-            closing=column if kind == "firm" else metric, firms=tuple(sorted(rows)), facts=table,
+            closing=goal, firms=tuple(sorted(rows)), facts=table,
         )  # fmt: skip
 
 
@@ -78,18 +80,21 @@ def _step(plan: tuple[str, ...], query: str) -> Step:
     return Step(plan, {"query": query})
 
 
-def _oracle(kind: str, path: list[str], year: int, best: str, metric: str) -> tuple[Step, ...]:
-    """Owners first, then the best year, then the figure; `plan` keeps what is left."""
-    when = f"best {best}" if kind.endswith("best") else f"year {year}"
-    last = path[-1]
+def _oracle(kind: str, path: list[str], year: int, best: str, goal: str) -> tuple[Step, ...]:
+    """Owners first, then the best year, then what is asked for; `plan` keeps what is left."""
+    last, peak = path[-1], kind.endswith("peak")
+    when = () if kind.endswith("firm") else (f"best {best}",) if kind.endswith(("best", "peak")) else (f"year {year}",)
     found = [f"{'owner' if index else 'firm'} {firm}" for index, firm in enumerate(path)]
     steps = []
     for index, firm in enumerate(path[:-1]):
         left = ["owner"] * (len(path) - 1 - index)
-        steps.append(_step((found[index], *left, when, metric), f"select owner from firms where name='{firm}'"))
-    if kind.endswith("best"):
+        steps.append(_step((found[index], *left, *when, goal), f"select owner from firms where name='{firm}'"))
+    if kind.endswith(("best", "peak")):
         query = f"select year from facts where firm='{last}' order by {best} desc limit 1"
-        steps.append(_step((found[-1], when, metric), query))
-    query = f"select {metric} from facts where firm='{last}' and year={year}"
-    steps.append(_step((found[-1], f"year {year}", metric), query))
+        steps.append(_step((found[-1], *when, goal), query))
+    if kind.endswith("firm"):
+        steps.append(_step((found[-1], goal), f"select {goal} from firms where name='{last}'"))
+    elif not peak:
+        query = f"select {goal} from facts where firm='{last}' and year={year}"
+        steps.append(_step((found[-1], f"year {year}", goal), query))
     return tuple(steps)

@@ -1,8 +1,8 @@
 """How a finance task is asked: families of prompts, split by hand into training and held-out ones.
 
 Fields: `{s}` the firm to start from, `{y}` a year, `{m}` the metric asked for, `{b}` the metric that picks the best
-year, `{t}` a column of firms (owner, town). Order in every family: firm, owner, best or year, metric. See also
-prompts_terminal.
+year, `{t}` a column of firms (owner, town). Order in every family: firm, owner, best or year, metric. A `peak` asks for
+the best year itself. See also prompts_terminal.
 """
 
 from __future__ import annotations
@@ -99,6 +99,66 @@ TRAIN: dict[str, tuple[str, ...]] = {
         "we study {s} ; its owner and again its owner during best {b} , which {m} ?",
         "using {s} find the owner , the next owner , when best {b} was , send {m}",
     ),
+    "owner_firm": (
+        "for firm {s} go to the owner and tell its {t}",
+        "take {s} , then its owner , and report the {t}",
+        "look up {s} and the owner ; give the {t} please",
+        "who has {s} ? of that owner i want the {t}",
+        "your task : {s} , its owner , find {t}",
+        "please check firm {s} , get the owner and answer {t}",
+        "i need from {s} the owner , only its {t}",
+        "could you start at {s} , ask the owner for its {t} ?",
+        "the books of {s} name an owner ; what is the {t} there ?",
+        "with {s} given , find owner and write down the {t}",
+        "one thing about {s} : owner first , please , the {t}",
+        "we study {s} ; its owner now , which {t} is it ?",
+        "using {s} find the owner and send me the {t}",
+    ),
+    "peak": (
+        "for firm {s} find best {b} and tell the year",
+        "take {s} , then its best {b} , and report that year",
+        "look up {s} at best {b} ; give the year please",
+        "when had {s} its best {b} ? i want the year",
+        "your task : {s} , with best {b} , find year",
+        "please check firm {s} , pick the best {b} and answer the year",
+        "i need from {s} the best {b} , only the year",
+        "could you start at {s} , ask for best {b} and its year ?",
+        "the books of {s} show a best {b} ; what is the year there ?",
+        "with {s} given , find best {b} and write down the year",
+        "one number about {s} : best {b} first , please , the year",
+        "we study {s} ; its best {b} , which year was it ?",
+        "using {s} find best {b} and send me the year",
+    ),
+    "owner_peak": (
+        "for firm {s} go to the owner , find best {b} and tell the year",
+        "take {s} , then its owner , then best {b} , and report that year",
+        "look up {s} and the owner ; at best {b} give the year",
+        "who has {s} ? of that owner and the best {b} i want the year",
+        "your task : {s} , its owner , with best {b} , find year",
+        "please check firm {s} , get the owner , pick best {b} and answer the year",
+        "i need from {s} the owner , its best {b} , only the year",
+        "could you start at {s} , ask the owner for best {b} and its year ?",
+        "the books of {s} name an owner ; for best {b} what is the year ?",
+        "with {s} given , find owner and best {b} and write down the year",
+        "one number about {s} : owner first , best {b} please , the year",
+        "we study {s} ; its owner at best {b} , which year was it ?",
+        "using {s} find the owner , then best {b} , send me the year",
+    ),
+    "owner_owner_firm": (
+        "for firm {s} go to the owner , the owner again and tell its {t}",
+        "take {s} , then its owner , then its owner , and report the {t}",
+        "look up {s} and the owner and the owner ; give the {t} please",
+        "who has {s} ? of that owner and the owner i want the {t}",
+        "your task : {s} , its owner , its owner , find {t}",
+        "please check firm {s} , get the owner , get the owner and answer {t}",
+        "i need from {s} the owner , then owner , only its {t}",
+        "could you start at {s} , ask the owner and owner for its {t} ?",
+        "the books of {s} name an owner , an owner ; what is the {t} there ?",
+        "with {s} given , find owner and owner and write down the {t}",
+        "one thing about {s} : owner first , owner second , please , the {t}",
+        "we study {s} ; its owner and again its owner , which {t} is it ?",
+        "using {s} find the owner , the next owner and send me the {t}",
+    ),
 }
 
 HELD_OUT: dict[str, tuple[str, ...]] = {
@@ -137,5 +197,29 @@ HELD_OUT: dict[str, tuple[str, ...]] = {
         "go to {s} , pick its owner , now owner ; now best {b} , then only {m} please",
         "here firm {s} has the owner , that owner we want , with best {b} get its {m}",
         "start with {s} , now owner , now owner , now best {b} , and say {m}",
+    ),
+    "owner_firm": (
+        "tell me about {s} and who its owner is ; what {t} has it ?",
+        "go to {s} , pick its owner ; now only the {t} please",
+        "here firm {s} has the owner we want , get its {t}",
+        "start with {s} , now owner , and say the {t}",
+    ),
+    "peak": (
+        "tell me about {s} and when its best {b} is ; what year ?",
+        "go to {s} , now pick best {b} ; then only the year please",
+        "here firm {s} has the best {b} we want , get its year",
+        "start with {s} , now best {b} , and say the year",
+    ),
+    "owner_peak": (
+        "tell me about {s} and who its owner is ; when best {b} , what year ?",
+        "go to {s} , pick its owner ; now best {b} , then only the year please",
+        "here firm {s} has the owner we want , with best {b} get its year",
+        "start with {s} , now owner , now best {b} , and say the year",
+    ),
+    "owner_owner_firm": (
+        "tell me about {s} and who its owner and that owner is ; what {t} has it ?",
+        "go to {s} , pick its owner , now owner ; now only the {t} please",
+        "here firm {s} has the owner , that owner we want , get its {t}",
+        "start with {s} , now owner , now owner , and say the {t}",
     ),
 }

@@ -51,13 +51,15 @@ class Web(Taskset):
         relations: list[str] = []
         for _ in range(level):  # no relation twice in a row: "the boss of the boss" would read like a slip
             relations.append(rng.choice([r for r in RELATIONS if r not in relations[-1:]]))
-        attribute = rng.choice(ATTRIBUTES)
+        attribute = rng.choice([a for a in (*ATTRIBUTES, *RELATIONS) if a not in relations[-1:]])
 
         pages: dict[str, tuple[tuple[str, str], ...]] = {}
         for index, person in enumerate(people):
             links = {r: rng.choice(people[:index] + people[index + 1 :]) for r in RELATIONS}
             if index < level:
                 links[relations[index]] = path[index + 1]
+            elif index == level and attribute in links:  # the answer must not stand in the prompt
+                links[attribute] = rng.choice(people[level + 1 :])
             values = {**links, "town": towns[index], "job": jobs[index], "pet": pets[index]}
             kept = {relations[index] if index < level else attribute, attribute}
             fields = [name for name in values if name in kept]
