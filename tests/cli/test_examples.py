@@ -67,7 +67,7 @@ def test_served_example_answers_until_it_is_stopped(line: str, workplace: Path) 
         ready = re.search(r"http://\S+", server.stdout.readline())
         assert ready is not None
         with urllib.request.urlopen(f"{ready[0]}/v1/models") as answer:
-            assert json.load(answer)["data"][0]["id"] == "model"
+            assert json.load(answer)["data"][0]["id"] == "quickstart"
         server.send_signal(signal.SIGINT)
         _, said = server.communicate(timeout=60)
         assert (server.returncode, said) == (0, "")

@@ -27,7 +27,9 @@ def add_to(app: typer.Typer) -> None:
         api_key_env: str | None = typer.Option(
             None, "--api-key-env", metavar="NAME", help="Variable that holds the API key. Default: OVERLAND_API_KEY."
         ),
-        name: str = typer.Option("", "--name", help="What clients call the model. Default: the folder's name."),
+        name: str = typer.Option(
+            "", "--name", help="What clients call the model. Default: the folder's, or of RUN/model the run's."
+        ),
         max_batch: int = typer.Option(64, "--max-batch", min=1, help="Requests that are generated together."),
         changes: list[str] = SET,
     ) -> None:

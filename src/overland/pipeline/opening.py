@@ -37,7 +37,7 @@ def open_engine(folder: Path, max_batch: int = 64) -> tuple[Engine, Tokenizer]:
 def serve_folder(
     folder: Path, settings: ServeSection, name: str = "", max_batch: int = 64, announce: Callable[[str], None] = print
 ) -> None:
-    """Serve a model folder until stopped. `name` is what clients call it: the folder's own where empty."""
+    """Serve a model folder until stopped. `name` is what clients call it; empty: the folder's, of RUN/model RUN's."""
     from overland.chat import XTML
     from overland.engine import AsyncEngine
     from overland.serve import run
@@ -46,7 +46,8 @@ def serve_folder(
     if settings.port:  # a port in use is said before a large model is loaded
         listen(settings.host, settings.port).close()
     engine, tokenizer = open_engine(folder, max_batch)
-    model_name = name or folder.resolve().name
+    place = folder.resolve()
+    model_name = name or (place.parent.name if place.name == "model" else place.name)
     run(AsyncEngine(engine), tokenizer, XTML(), model_name=model_name, settings=settings, announce=announce)
 
 

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import Field, field_validator
 
 from overland.chat import XTML, Tokenizer, load_tokenizer
@@ -45,6 +46,8 @@ class PretrainRecipe(Section):
     """A preset, freshly initialised, or a model folder to go on with."""
     initialiser: str = "induction"
     """How a preset starts; see docs/decisions for why `induction`."""
+    device: str = "cpu"
+    """Where it is trained: cpu, or cuda where there is one."""
     pretrain: PretrainSection = PretrainSection()
     """Pretraining on packed text."""
 
@@ -61,6 +64,8 @@ class SFTRecipe(Section):
     """Share of the conversations that are measured instead of learned."""
     oracles: OracleSection = OracleSection()
     """Which demonstrations the oracles make, where `data` is empty."""
+    device: str = "cpu"
+    """Where it is trained: cpu, or cuda where there is one."""
     sft: SFTSection = SFTSection()
     """Supervised tuning on dialogues."""
 
@@ -107,7 +112,7 @@ def sft(recipe: SFTRecipe, out: Path, *, resume: bool = False) -> dict[str, Any]
     check_place(out, recipe, resume)
     source = _folder(recipe.model)
     tokenizer = load_tokenizer(source)
-    model = load_model(source)
+    model = load_model(source, device=_device(recipe.device))
     context = model.config.max_position_embeddings
     if recipe.data:
         dialogues = read_conversations(Path(recipe.data), tokenizer, context)
@@ -154,11 +159,30 @@ def _folder(model: str) -> Path:
     return folder
 
 
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0].rstrip(".")
+        raise UsageError(
+            f"device = {name!r} cannot be used here ({why}); valid: cpu, or cuda where there is one"
+        ) from None
+    return device
+
+
 def _model_for(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Decoder:
+    device = _device(recipe.device)
     if recipe.model in PRESETS and not Path(recipe.model).exists():
-        config = preset(recipe.model, vocab_size=tokenizer.vocab_size)
-        return initialise(Decoder(config), recipe.initialiser, recipe.pretrain.seed)
-    model = load_model(_folder(recipe.model))
+        config = preset(
+            recipe.model,
+            vocab_size=tokenizer.vocab_size,
+            bos_token_id=tokenizer.special("[BOS]"),
+            eos_token_id=tokenizer.special("<|end_of_msg|>"),
+            pad_token_id=tokenizer.special("[PAD]"),
+        )
+        return initialise(Decoder(config), recipe.initialiser, recipe.pretrain.seed).to(device)
+    model = load_model(_folder(recipe.model), device=device)
     if load_tokenizer(recipe.model).encode("overland 42") != tokenizer.encode("overland 42"):
         raise UsageError(
             f"model = '{recipe.model}' has another tokenizer than corpus = '{recipe.corpus}'; its tokens would mean "
