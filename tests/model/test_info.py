@@ -1,0 +1,68 @@
+"""What `model info` counts is what a real model has and a real cache holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import TINY, random_ids, tiny
+
+from overland.errors import BrokenFileError, UsageError
+from overland.model import Cache, DecoderConfig, save_model
+from overland.model.info import cache_bytes, count_components, describe
+
+
+def held(cache: Cache) -> int:
+    """Bytes of a cache's rows as they are needed: MLA's spare slots left out."""
+    length = int(cache.lengths.max())
+    total = 0
+    for layer in cache.layers:
+        for name, value in vars(layer).items():
+            kept = value[:, :length] if name == "latents" else value
+            total += kept.numel() * kept.element_size()
+    return total
+
+
+def test_every_parameter_is_counted_once() -> None:
+    model = tiny(torch.float32)
+    assert sum(count_components(model).values()) == sum(p.numel() for p in model.parameters())
+    routed = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
+    assert count_components(model)["routed experts"] == routed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cache_bytes_are_those_of_a_cache_that_was_filled(dtype: torch.dtype) -> None:
+    model = tiny(torch.float32).to(dtype)
+    per_token, per_sequence = cache_bytes(model)
+    for tokens in (3, 7):
+        cache = model.new_cache(1)
+        with torch.inference_mode():
+            model(random_ids(1, tokens), cache=cache)
+        assert held(cache) == per_sequence + tokens * per_token
+
+
+def test_a_folder_is_described_like_the_model_that_it_holds(tmp_path: Path) -> None:
+    model = tiny(torch.float32)
+    save_model(model, tmp_path)
+    found = describe(tmp_path)
+    config = DecoderConfig.from_dict(TINY)
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    unchosen = found.components["routed experts"] * (1 - config.num_experts_per_token / config.num_experts)
+    assert found.active == pytest.approx(found.parameters - unchosen, abs=1)
+    assert found.context == config.max_position_embeddings
+
+
+def test_latents_take_half_the_bytes_in_a_half_wide_type() -> None:
+    found = describe("nano", "bfloat16")
+    assert found.cache_bytes_per_token * 2 == describe("nano", "float32").cache_bytes_per_token
+
+
+def test_wrong_input_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="dtype = 'int8'"):
+        describe("nano", "int8")
+    with pytest.raises(UsageError, match="neither a folder"):
+        describe("nanno")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(BrokenFileError, match=r"config\.json: cannot be read"):
+        describe(tmp_path)
