@@ -15,7 +15,7 @@ from overland.environments.site_world import SiteWorld, page_text
 from overland.environments.sql_world import ROWS, SqlWorld
 from overland.environments.world import OBSERVATION_LIMIT, clip
 
-FIRMS = (("mira", "tolan", "oslo"), ("tolan", "mira", "bern"))
+FIRMS = (("mira", "tolan", "tolan", "oslo"), ("tolan", "mira", "mira", "bern"))
 FACTS = (("mira", 2020, 100, 200, 300), ("mira", 2021, 110, 190, 310), ("tolan", 2020, 500, 600, 700))
 
 

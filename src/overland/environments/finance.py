@@ -12,6 +12,9 @@ from overland.environments.sql_world import METRICS, Fact, Firm, SqlWorld
 from overland.environments.task import Step, Task
 from overland.environments.taskset import Taskset
 
+LINKS = ("owner", "partner")
+COLUMNS = ("town", *LINKS)
+
 
 @dataclass(frozen=True)
 class FinanceTask(Task):
@@ -30,45 +33,49 @@ class Finance(Taskset):
     name = "finance"
     kinds: ClassVar[dict[int, tuple[str, ...]]] = {
         0: ("value", "firm", "peak"),
-        1: ("owner", "best", "owner_firm", "owner_peak"),
-        2: ("owner_best", "owner_owner_firm"),
-        3: ("owner_owner_best",),
+        1: ("link_value", "link_firm", "link_peak", "best"),
+        2: ("link_best", "link_link_value", "link_link_firm", "link_link_peak"),
+        3: ("link_link_best",),
     }
 
     def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> FinanceTask:
-        count = rng.randint(5, 8)
+        count = rng.randint(6, 8)
         names = draw_names(rng, split, 2 * count)
         firms, towns = names[:count], names[count:]
-        owners = {firms[i]: firms[(i + rng.randint(1, count - 1)) % count] for i in range(count)}
         first = rng.randint(2012, 2022)
         years = range(first, first + 4)
         # All cells of a world differ: a figure from a wrong cell is never right by luck, and no best year is a tie.
         cells = iter(rng.sample(range(100, 1000), count * 4 * len(METRICS)))
         facts = {(firm, year): {metric: next(cells) for metric in METRICS} for firm in firms for year in years}
+        links = {firm: {link: rng.choice([f for f in firms if f != firm]) for link in LINKS} for firm in firms}
 
-        path = [firms[0]]
-        for _ in range(kind.count("owner")):
-            if owners[path[-1]] in path:  # a chain visits new firms only
-                owners[path[-1]] = rng.choice([firm for firm in firms if firm not in path])
-            path.append(owners[path[-1]])
-        if owners[path[-1]] in path:  # nor may an answer stand in the prompt
-            owners[path[-1]] = rng.choice([firm for firm in firms if firm not in path])
-        best, metric = rng.sample(METRICS, 2)
-        column = rng.choice(("owner", "town"))
-        year = rng.choice(years)
+        path, followed = [firms[0]], list[str]()
+        column = rng.choice(COLUMNS)
+        for _ in range(kind.count("link")):  # a chain visits new firms only, and never by the same link twice in a row
+            barred = {*followed[-1:], column} if kind.endswith("firm") else set(followed[-1:])
+            followed.append(rng.choice([link for link in LINKS if link not in barred] or list(LINKS)))
+            links[path[-1]][followed[-1]] = rng.choice([firm for firm in firms if firm not in path])
+            path.append(links[path[-1]][followed[-1]])
         last = path[-1]
+        for link in LINKS:  # nor may an answer stand in the prompt
+            if links[last][link] in path:
+                links[last][link] = rng.choice([firm for firm in firms if firm not in path])
+
+        best, metric = rng.sample(METRICS, 2)
+        year = rng.choice(years)
+        when: tuple[str, ...] = (str(year),)
         if kind.endswith(("best", "peak")):
-            year = max(years, key=lambda y: facts[last, y][best])
-        rows = tuple((firm, owners[firm], town) for firm, town in zip(firms, towns, strict=True))
-        families = (TRAIN if split == "train" else HELD_OUT)[kind]
-        prompt = rng.choice(families).format(s=path[0], y=year, m=metric, b=best, t=column)
+            year, when = max(years, key=lambda y: facts[last, y][best]), (f"best{best}",)
         if kind.endswith("firm"):
-            goal, answer = column, rows[firms.index(last)][1 if column == "owner" else 2]
-        elif kind.endswith("peak"):
-            goal, answer = "year", str(year)
+            when, goal = (), column
+            answer = towns[firms.index(last)] if column == "town" else links[last][column]
         else:
-            goal, answer = metric, str(facts[last, year][metric])
-        steps = _oracle(kind, path, year, best, goal)
+            goal, answer = ("year", str(year)) if kind.endswith("peak") else (metric, str(facts[last, year][metric]))
+        steps = _oracle(path, followed, when, goal, best, year)
+        prompt = rng.choice(TRAIN if split == "train" else HELD_OUT).format(
+            s=path[0], p=" > ".join((*followed, *when, goal))
+        )
+        rows = tuple((f, links[f]["owner"], links[f]["partner"], town) for f, town in zip(firms, towns, strict=True))
         table = tuple((firm, y, cell["sales"], cell["profit"], cell["debt"]) for (firm, y), cell in facts.items())
         return FinanceTask(
             self.name, kind, split, level, seed, prompt, answer, steps,
@@ -76,25 +83,26 @@ class Finance(Taskset):
         )  # fmt: skip
 
 
-def _step(plan: tuple[str, ...], query: str) -> Step:
-    return Step(plan, {"query": query})
-
-
-def _oracle(kind: str, path: list[str], year: int, best: str, goal: str) -> tuple[Step, ...]:
-    """Owners first, then the best year, then what is asked for; `plan` keeps what is left."""
-    last, peak = path[-1], kind.endswith("peak")
-    when = () if kind.endswith("firm") else (f"best {best}",) if kind.endswith(("best", "peak")) else (f"year {year}",)
-    found = [f"{'owner' if index else 'firm'} {firm}" for index, firm in enumerate(path)]
+def _oracle(
+    path: list[str], followed: list[str], when: tuple[str, ...], goal: str, best: str, year: int
+) -> tuple[Step, ...]:
+    """Links first, then the best year, then what is asked for; `plan` keeps what is left."""
+    last = path[-1]
+    found = [f"{link} {firm}" for link, firm in zip(("firm", *followed), path, strict=True)]
     steps = []
-    for index, firm in enumerate(path[:-1]):
-        left = ["owner"] * (len(path) - 1 - index)
-        steps.append(_step((found[index], *left, *when, goal), f"select owner from firms where name='{firm}'"))
-    if kind.endswith(("best", "peak")):
-        query = f"select year from facts where firm='{last}' order by {best} desc limit 1"
-        steps.append(_step((found[-1], *when, goal), query))
-    if kind.endswith("firm"):
-        steps.append(_step((found[-1], goal), f"select {goal} from firms where name='{last}'"))
-    elif not peak:
+
+    def step(plan: tuple[str, ...], query: str) -> None:
+        steps.append(Step(plan, {"query": query}))
+
+    for index, link in enumerate(followed):
+        left = followed[index:]
+        step((found[index], *left, *when, goal), f"select {link} from firms where name='{path[index]}'")
+    if not when:
+        step((found[-1], goal), f"select {goal} from firms where name='{last}'")
+        return tuple(steps)
+    if when[0].startswith("best"):
+        step((found[-1], *when, goal), f"select year from facts where firm='{last}' order by {best} desc limit 1")
+    if goal != "year":
         query = f"select {goal} from facts where firm='{last}' and year={year}"
-        steps.append(_step((found[-1], f"year {year}", goal), query))
+        step((found[-1], str(year), goal), query)
     return tuple(steps)

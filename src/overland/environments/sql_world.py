@@ -16,11 +16,11 @@ from overland.environments.world import World, clip, one_string, tool_spec
 if TYPE_CHECKING:
     from overland.agent.sandbox.workdir import Workdir
 
-SQL_SPEC = tool_spec("sql", "query tables firms(name,owner,town) and facts(firm,year,sales,profit,debt)", "query")
+SQL_SPEC = tool_spec("sql", "query tables firms(name,owner,partner,town) and facts(firm,year,sales,profit,debt)", "query")
 
 METRICS = ("sales", "profit", "debt")
 SCHEMA = (
-    "create table firms(name text primary key, owner text, town text) without rowid;"
+    "create table firms(name text primary key, owner text, partner text, town text) without rowid;"
     "create table facts(firm text, year integer, sales integer, profit integer, debt integer, primary key(firm, year)) "
     "without rowid;"
 )
@@ -51,7 +51,7 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 
-Firm = tuple[str, str, str]
+Firm = tuple[str, str, str, str]
 Fact = tuple[str, int, int, int, int]
 
 
@@ -133,7 +133,7 @@ def _database(firms: Sequence[Firm], facts: Sequence[Fact]) -> bytes:
     try:
         db.executescript(SCHEMA)
         db.execute("begin")
-        db.executemany("insert into firms values (?,?,?)", firms)
+        db.executemany("insert into firms values (?,?,?,?)", firms)
         db.executemany("insert into facts values (?,?,?,?,?)", facts)
         db.execute("commit")
         return db.serialize()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from overland.environments.names import draw_names
-from overland.environments.prompts_web import HELD_OUT_CHAIN, HELD_OUT_PAGE, TRAIN_CHAIN, TRAIN_PAGE
+from overland.environments.prompts_web import HELD_OUT, TRAIN
 from overland.environments.site_world import SiteWorld
 from overland.environments.task import Step, Task
 from overland.environments.taskset import Taskset
@@ -70,12 +70,9 @@ class Web(Taskset):
         look = {person: rng.randrange(len(_LOOKS)) for person in people}
         order = sorted(people)
 
-        if kind == "page":
-            prompt = rng.choice(TRAIN_PAGE if split == "train" else HELD_OUT_PAGE).format(s=path[0], t=attribute)
-        else:
-            template, between = rng.choice(TRAIN_CHAIN if split == "train" else HELD_OUT_CHAIN)
-            chain = f" {between} ".join(relations)
-            prompt = template.format(s=path[0], r=chain, t=attribute)
+        prompt = rng.choice(TRAIN if split == "train" else HELD_OUT).format(
+            s=path[0], p=" > ".join((*relations, attribute))
+        )
         steps = tuple(
             Step((f"{relations[i - 1] if i else 'open'} {person}", *relations[i:], attribute), {"page": person})
             for i, person in enumerate(path)
