@@ -10,7 +10,7 @@ from overland.config import Section
 from overland.corpus import CorpusSection
 from overland.evaluate import EvaluateSection
 from overland.pipeline.oracles import OracleSection
-from overland.rl import RLSection
+from overland.rl import EffortSection, EffortsSection, RLSection
 from overland.serve import ServeSection
 from overland.train import PretrainSection, SFTSection
 
@@ -46,15 +46,32 @@ class QuickstartRecipe(Section):
     """Pretraining on packed text."""
     demonstrations: OracleSection = OracleSection(tasks=200)
     """What SFT is shown: the oracles' runs on the easy levels."""
-    sft: SFTSection = SFTSection(steps=600, balance_bins=1000)
-    """Supervised tuning on the demonstrations."""
-    rl: RLSection = RLSection()
+    sft: SFTSection = SFTSection(steps=560, batch=12, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
+    """Supervised tuning on the demonstrations. Small batches, many steps: a tiny model learns by the step."""
+    rl: RLSection = RLSection(
+        steps=16,
+        tasks_per_step=24,
+        group_size=8,
+        minibatches=2,
+        turn_tokens=96,
+        max_turns=7,
+        over_budget_reward=-0.5,
+        min_variance=0.02,
+        curriculum_floor=0.2,
+        checkpoint_every=4,
+        live_episodes=128,
+        efforts=EffortsSection(
+            low=EffortSection(share=0.5, think_tokens=0, output_tokens=200, tau=3.0),
+            high=EffortSection(share=0.5, think_tokens=24, output_tokens=360, tau=3.0),
+            max=EffortSection(share=1.0, think_tokens=48, output_tokens=480, tau=4.0),
+        ),
+    )
     """Reinforcement learning on all levels."""
     quantize: QuantizeSection = QuantizeSection()
     """Routed experts to MXFP4."""
     serve: ServeSection = ServeSection(port=0)
     """The server that the held-out tasks are run through."""
-    evaluate: EvaluateSection = EvaluateSection(tasks=100)
+    evaluate: EvaluateSection = EvaluateSection(tasks=60)
     """How every checkpoint is measured."""
 
     def seeded(self) -> QuickstartRecipe:
