@@ -57,7 +57,7 @@ def pretrain(
                 loss += part.item()
                 steps.observe(out.aux.router)
             steps.finish(step, loss, batch.inputs.numel())
-            bar.advance(loss=loss)
+            bar.advance(loss=steps.last_loss)
             if steps.ranks.any(stop.asked):
                 steps.save(step + 1)
                 raise KeyboardInterrupt

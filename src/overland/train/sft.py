@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from overland.errors import UsageError
 from overland.model import Decoder
 from overland.runs import RunFolder, deferred_interrupt, progress
-from overland.train.dialogues import DialogueOrder, as_dialogues
+from overland.train.dialogues import DialogueOrder, Group, as_dialogues
 from overland.train.evaluate import evaluate_dialogues
 from overland.train.losses import token_logprobs
+from overland.train.ranks import Ranks
 from overland.train.section import SFTSection
 from overland.train.shared_prefix import GroupedOutput, run_groups
 from overland.train.step import Steps, device_of
@@ -34,6 +36,8 @@ def sft(
     Resuming, Ctrl-C and errors are those of `pretrain`. The order of the data follows from seed and step alone.
     """
     dialogues = as_dialogues(dataset)
+    if len(dialogues) < Ranks.current().world:
+        raise UsageError(f"{stage}: {len(dialogues)} dialogues for {Ranks.current().world} ranks; give each rank one")
     kept_out = list(held_out)
     order = DialogueOrder(dialogues, section.batch, section.members, section.seed)
     steps = Steps(model, section, run, stage, "sft")
@@ -48,7 +52,7 @@ def sft(
             denominator = float(sum(sum(d.trained[1:]) for group in groups for d in group.members))
             by_label: Sums = defaultdict(lambda: [0.0, 0.0])
             loss, tokens = 0.0, 0
-            own = steps.ranks.share(groups)
+            own = _share(groups, steps.ranks)
             pieces = min(section.micro_batches, len(own))
             for piece in (own[i::pieces] for i in range(pieces)):
                 out = run_groups(model, piece, device)
@@ -63,7 +67,7 @@ def sft(
             by_label = _of_all(steps.ranks.gather(dict(by_label)))
             figures = {f"sft/loss/{name}": total / weight for name, (total, weight) in sorted(by_label.items())}
             steps.finish(step, loss, tokens, **figures)
-            bar.advance(loss=loss)
+            bar.advance(loss=steps.last_loss)
             if steps.ranks.any(stop.asked):
                 steps.save(step + 1)
                 raise KeyboardInterrupt
@@ -81,6 +85,14 @@ def sft(
         flat = {f"held_out/{label}/{k}": v for label, found in result["held_out"].items() for k, v in found.items()}
         run.metrics({"stage": stage, "step": section.steps, **flat})
     return result
+
+
+def _share(groups: Sequence[Group], ranks: Ranks) -> list[Group]:
+    """A rank's part of a step: whole groups where there are enough, else some members of each."""
+    if len(groups) >= ranks.world:
+        return list(ranks.share(groups))
+    parts = [Group(group.prefix, tuple(ranks.share(group.members))) for group in groups]
+    return [part for part in parts if part.members]
 
 
 Sums = dict[str, list[float]]
