@@ -41,9 +41,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("docs", "recipes", "examples", "tests", "src", "Makefile", "pyproject.toml", "constraints.txt"):
         (home / name).symlink_to(ROOT / name)
     venv = home / ".venv"
-    (venv / "bin").mkdir(parents=True)
-    for program in Path(sys.executable).parent.iterdir():
-        (venv / "bin" / program.name).symlink_to(program)
+    venv.mkdir()
+    for part in ("bin", "lib", "lib64", "pyvenv.cfg"):
+        if (Path(sys.prefix) / part).exists():
+            (venv / part).symlink_to(Path(sys.prefix) / part)
     (venv / ".installed").touch()
     finished = os.environ.get("OVERLAND_QUICKSTART_RUN")
     run = home / "runs/quickstart"
@@ -57,7 +58,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shell(home: Path, script: str) -> subprocess.CompletedProcess[str]:
     """A script in bash, whose background jobs end with it."""
-    trap = "set -euo pipefail; trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n"
+    trap = "set -euo pipefail; trap 'code=$?; set +e; kill $(jobs -p) 2>/dev/null; wait; exit $code' EXIT\n"
     path = f"{home / '.venv/bin'}:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-c", trap + script],
