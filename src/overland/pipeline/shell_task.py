@@ -84,7 +84,7 @@ def _copy_of(folder: Path | None) -> dict[str, bytes | str]:
     """The folder's regular files. Raises UsageError where it is too large to be copied for one task."""
     if folder is None:
         return {}
-    tree = read_tree(folder.resolve(), MOST_FILES, MOST_BYTES)  # a link to a folder is one; links inside are not followed
+    tree = read_tree(folder.resolve(), MOST_FILES, MOST_BYTES)  # links inside are not followed
     too_much = [path for path, why in tree.skipped.items() if why in ("too large", "too many files")]
     if too_much:
         raise UsageError(
