@@ -78,8 +78,10 @@ def test_all_families_of_both_splits_are_drawn(tasks: dict[str, list[Task]]) -> 
         for kind, families in getattr(terminal, modules).items():
             assert len({words for d, k, words in drawn if (d, k) == ("terminal", kind)}) >= len(families)
         for domain, module in (("finance", finance), ("web", web)):
-            families = getattr(module, modules)
-            assert len({words for d, _, words in drawn if d == domain}) >= len(families)
+            text = " ".join(words for d, _, words in drawn if d == domain)
+            for parts in ("OPENINGS", "LINKS", "CLOSINGS"):
+                for part in getattr(module, f"{modules}_{parts}"):
+                    assert " ".join(re.findall(r"\w+", part)) in text
 
 
 def test_every_kind_has_twelve_training_and_four_held_out_families() -> None:
@@ -93,13 +95,13 @@ def test_every_kind_has_twelve_training_and_four_held_out_families() -> None:
 def test_prompts_are_short(tasks: dict[str, list[Task]]) -> None:
     for task in itertools.chain(*tasks.values()):
         words = re.findall(r"[\w/.]*\w", task.prompt)
-        assert 7 <= len(words) <= 22, task.prompt
+        assert 4 <= len(words) <= 22, task.prompt
 
 
 def test_most_words_of_held_out_prompts_are_known_from_training(tasks: dict[str, list[Task]]) -> None:
     known = {word for task in tasks["train"] for word in skeleton(task, "")}
     asked = {word for task in tasks["held_out"] for word in skeleton(task, "")}
-    assert len(asked - known) <= 0.1 * len(asked), asked - known
+    assert len(asked - known) <= 0.15 * len(asked), asked - known
 
 
 def test_prompts_keep_the_order_start_steps_attribute(tasks: dict[str, list[Task]]) -> None:

@@ -192,6 +192,6 @@ def test_the_oracles_shell_runs_nothing_but_the_oracles_commands() -> None:
 
 GOLDEN: dict[str, tuple[str, str]] = {
     "terminal": ("take bag/visar.txt first and then follow on , which word is last ?", "rinin"),
-    "finance": ("who knows firm tuzik ? get owner > partner > bestsales > year now please", "2016"),
-    "web": ("start at gisor , read boss > tutor > friend , then show it", "merik"),
+    "finance": ("our guest wants tuzik , read owner > partner > bestsales > year today", "2016"),
+    "web": ("start at gisor ; get boss > tutor > friend has it ?", "merik"),
 }

@@ -20,7 +20,7 @@ _TAKEN = frozenset({
     "made", "make", "take", "name", "note", "label", "table", "total", "final", "level", "data", "file", "line",
     "lines", "move", "later", "never", "begin", "tutor", "baker", "miner", "potter", "tailor", "naked", "rapes",
     "penis", "nazis", "files", "give", "given", "five", "site", "notes", "page", "same", "names", "mason",
-    "meta", "done", "sales",
+    "meta", "done", "sales", "some",
 })
 # fmt: on
 

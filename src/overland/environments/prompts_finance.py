@@ -1,30 +1,45 @@
-"""How a finance task is asked: families of prompts, split by hand into training and held-out ones.
+"""How a finance task is asked: openings, links and closings, each split by hand into training and held-out ones.
 
 Fields: `{s}` the firm to start from, `{p}` the path from it to what is asked for, as the steps of a plan are written:
-"owner > partner > bestsales > debt" or "2021 > profit". See also prompts_terminal.
+"owner > partner > bestsales > debt" or "2021 > profit". A family is one opening, one link and one
+closing; no part of a held-out family stands in a training family.
 """
 
 from __future__ import annotations
 
-TRAIN: tuple[str, ...] = (
-    "for firm {s} follow {p} and tell me",
-    "take {s} , then report {p} for us",
-    "look up {s} and give {p} to me",
-    "what does {s} have at {p} ? i want it",
-    "your task : firm {s} , find {p} in the tables",
-    "please check firm {s} and answer {p} as one word",
-    "i need from {s} only {p} , nothing else",
-    "could you ask the table about {s} for {p} ?",
-    "the books of {s} : what is {p} there ?",
-    "with {s} given , write down {p} as asked",
-    "one thing about {s} please : say {p} and stop",
-    "we study {s} ; go along {p} with the data",
-    "using the data on {s} , send {p} back",
+TRAIN_OPENINGS = (
+    "for firm", "take", "look up", "what does", "your task : firm", "please check firm", "i need from",
+    "could you ask the table about", "the books of", "with", "one thing about", "we study", "using the data on",
+    "here is firm", "now think of", "in the tables find", "my question is about", "go to firm", "hello , about",
+    "some figures of",
+)
+TRAIN_LINKS = (
+    "follow", ", then report", "and give", ": what is", ", find", "and answer", "only", ", please say",
+    "; write down", ", go along", ", send", "and then show me", ", i want", "; tell me",
+)
+TRAIN_CLOSINGS = (
+    "and tell me", "for us", "to me", "as one word", ", nothing else", "?", "there", "and stop", "with the data",
+    "back", "please", "if you can", ".", "thanks",
+)
+HELD_OUT_OPENINGS = (
+    "tell us about", "start at", "who knows firm", "our guest wants", "a word on", "this concerns",
+)
+HELD_OUT_LINKS = (
+    ": which", ", read", "? get", ", bring", "; let us see",
+)
+HELD_OUT_CLOSINGS = (
+    "has it ?", ", show it", "now", "today", "at once",
 )
 
-HELD_OUT: tuple[str, ...] = (
-    "tell us about {s} : which {p} has it ?",
-    "start at {s} , read {p} , then show it",
-    "who knows firm {s} ? get {p} now please",
-    "now open {s} in the tables , bring {p} today",
+TRAIN: tuple[str, ...] = tuple(
+    f"{opening} {{s}} {link} {{p}} {closing}"
+    for opening in TRAIN_OPENINGS
+    for link in TRAIN_LINKS
+    for closing in TRAIN_CLOSINGS
+)
+HELD_OUT: tuple[str, ...] = tuple(
+    f"{opening} {{s}} {link} {{p}} {closing}"
+    for opening in HELD_OUT_OPENINGS
+    for link in HELD_OUT_LINKS
+    for closing in HELD_OUT_CLOSINGS
 )

@@ -1,30 +1,43 @@
-"""How a web task is asked: families of prompts, split by hand into training and held-out ones.
+"""How a web task is asked: openings, links and closings, each split by hand into training and held-out ones.
 
-Fields: `{s}` the person to start from, `{p}` the path from page to page to what is asked for: "friend > boss > town".
-See prompts_terminal.
+Fields: `{s}` the person to start from, `{p}` the path from page to page to what is asked for: "friend > boss > town". A family is
+one opening, one link and one closing; no part of a held-out family stands in a training family.
 """
 
 from __future__ import annotations
 
-TRAIN: tuple[str, ...] = (
-    "open {s} on the site and tell me {p} there",
-    "from {s} click along {p} and report it",
-    "please visit {s} , next follow {p} for me",
-    "i need you to open {s} and find {p} in it",
-    "your task : page {s} , give {p} as one word",
-    "for {s} what does the site say at {p} ?",
-    "could you walk from {s} by {p} on the web ?",
-    "go to {s} and write down only {p} as shown",
-    "the page {s} links on ; name {p} with care",
-    "we begin with {s} : what is {p} to you ?",
-    "on the site of {s} try {p} and share it",
-    "here is {s} ; answer with {p} of that page",
-    "using the web look for {s} , send {p} back",
+TRAIN_OPENINGS = (
+    "open", "from", "please visit", "i need you to open", "your task : page", "for", "could you walk from", "go to",
+    "the page", "we begin with", "on the site of", "here is", "using the web look for", "look at", "find the person",
+    "somebody asked about", "the web page of", "let me know of", "now go online to", "hello , about",
+)
+TRAIN_LINKS = (
+    "and tell me", ", click along", ", next follow", "and find", ", give", ": what does it say at", ", by",
+    "and write down", "; name", ", answer with", ", send", "and report", ", try", "; share",
+)
+TRAIN_CLOSINGS = (
+    "there", "for me", "in it", "as one word", "?", "on the web", "as shown", "with care", "to you", "back", "please",
+    "of that page", ".", "thanks",
+)
+HELD_OUT_OPENINGS = (
+    "tell us of", "start at", "will you visit", "someone made page", "a look at", "this is about",
+)
+HELD_OUT_LINKS = (
+    ": which", ", read", "? we want", "; get", ", see",
+)
+HELD_OUT_CLOSINGS = (
+    "has it ?", ", then show", "now", "today", "at once",
 )
 
-HELD_OUT: tuple[str, ...] = (
-    "tell us of {s} : which {p} has it ?",
-    "start at {s} , read {p} , then show it",
-    "will you click {s} ? we want {p} now",
-    "someone made page {s} ; get {p} today please",
+TRAIN: tuple[str, ...] = tuple(
+    f"{opening} {{s}} {link} {{p}} {closing}"
+    for opening in TRAIN_OPENINGS
+    for link in TRAIN_LINKS
+    for closing in TRAIN_CLOSINGS
+)
+HELD_OUT: tuple[str, ...] = tuple(
+    f"{opening} {{s}} {link} {{p}} {closing}"
+    for opening in HELD_OUT_OPENINGS
+    for link in HELD_OUT_LINKS
+    for closing in HELD_OUT_CLOSINGS
 )

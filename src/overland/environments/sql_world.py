@@ -16,7 +16,9 @@ from overland.environments.world import World, clip, one_string, tool_spec
 if TYPE_CHECKING:
     from overland.agent.sandbox.workdir import Workdir
 
-SQL_SPEC = tool_spec("sql", "query tables firms(name,owner,partner,town) and facts(firm,year,sales,profit,debt)", "query")
+SQL_SPEC = tool_spec(
+    "sql", "query tables firms(name,owner,partner,town) and facts(firm,year,sales,profit,debt)", "query"
+)
 
 METRICS = ("sales", "profit", "debt")
 SCHEMA = (

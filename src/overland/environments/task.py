@@ -20,9 +20,9 @@ class Step:
     """One call of the oracle.
 
     `plan` is what is left to do, the subject at hand first, behind the word that led to it: ("friend lorel", "boss",
-    "town"). It becomes the thinking of demonstrations: whole at max effort, its first two parts at high. Each part can be
-    copied from the text right before it, which is what a small model does best: the word and the value stand side by
-    side in the tool's answer, the rest in the plan before.
+    "town"). It becomes the thinking of demonstrations: whole at max effort, its first two parts at high. Each part can
+    be copied from the text right before it, which is what a small model does best: the word and the value stand side
+    by side in the tool's answer, the rest in the plan before.
     """
 
     plan: tuple[str, ...]
@@ -44,7 +44,7 @@ class Task:
     outcome: str = field(default="answer", kw_only=True)
     """What success is: "answer" (a word or a number) or "state" (the world changed exactly as asked; then say done)."""
     closing: str = field(kw_only=True)
-    """The word that the answer belongs to ("town"): the last thinking of a demonstration is this word and the answer."""
+    """The word that the answer belongs to ("town"): a demonstration's last thinking is this word and the answer."""
 
     @property
     def id(self) -> str:
@@ -68,8 +68,8 @@ class Task:
     def oracle_conversation(self, effort: str) -> list[Message]:
         """The oracle's run through the real tools, as a demonstration at one effort.
 
-        Low thinks nothing, high names what is at hand and what comes next, max writes the whole remaining plan each turn.
-        The thinking is regular enough for a small model to continue it to depths that it has not been shown.
+        Low thinks nothing, high names what is at hand and what comes next, max writes the whole remaining plan each
+        turn. The thinking is regular enough for a small model to continue it to depths that it has not been shown.
         """
         effort = normalise_effort(effort)
         messages = self.messages()

@@ -79,7 +79,8 @@ class Web(Taskset):
         )
         return WebTask(
             self.name, kind, split, level, seed, prompt, dict(pages[path[-1]])[attribute], steps,
-            closing=attribute, people={person: pages[person] for person in order}, look={person: look[person] for person in order},
+            closing=attribute, people={person: pages[person] for person in order},
+            look={person: look[person] for person in order},
         )  # fmt: skip
 
 
