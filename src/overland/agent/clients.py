@@ -51,3 +51,9 @@ class ClientPolicy(EndpointPolicy):
             return AsyncAnthropic(base_url=root, api_key=self._key or "none", timeout=self._timeout)
         except ImportError:
             raise UsageError(f"the {self._api} client is not installed; pip install 'overland[clients]'") from None
+
+    async def close(self) -> None:
+        """Close the client of the running event loop: it cannot be closed on another one."""
+        client = self._clients.pop(id(asyncio.get_running_loop()), None)
+        if client is not None:
+            await client.close()

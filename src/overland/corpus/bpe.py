@@ -1,8 +1,8 @@
 """The tokenizer: byte-level BPE, trained with Hugging Face `tokenizers`.
 
-Digits and single spaces are pieces of their own, and words never carry a leading space: a name is spelled with the same
-ids wherever it stands, which is what a tiny model needs to copy it. Runs of spaces (indentation) stay whole. A text that
-is one space and one word, as the chat template's attribute names are (" role"), is one piece.
+Digits and single spaces are pieces of their own, and words never carry a leading space: a name is spelled with the
+same ids wherever it stands, which is what a tiny model needs to copy it. Runs of spaces (indentation) stay whole. A
+text that is one space and one word, as the chat template's attribute names are (" role"), is one piece.
 """
 
 from __future__ import annotations

@@ -21,9 +21,7 @@ class AsyncEngine:
         self._pool = ThreadPoolExecutor(1, "engine", initializer=torch.set_num_threads, initargs=(1,))
         self._runner: asyncio.Task[None] | None = None
 
-    def submit(
-        self, ids: Sequence[int], sampling: Sampling, budget: Budget | None = None, salt: str = ""
-    ) -> Stream:
+    def submit(self, ids: Sequence[int], sampling: Sampling, budget: Budget | None = None, salt: str = "") -> Stream:
         """Queue a request and return its stream. Raises UsageError as Engine.submit does."""
         generation = self.engine.submit(ids, sampling, budget, salt)
         queue: asyncio.Queue[Emitted | BaseException | None] = asyncio.Queue()

@@ -104,9 +104,7 @@ def _append(old_BSx: Tensor, new_BTx: Tensor, lengths_B: Tensor) -> Tensor:
     return old_BSx.scatter_(1, at[..., None].expand_as(new_BTx), new_BTx)
 
 
-def _mask(
-    packing: Packing | None, lengths_B: Tensor | None, T: int, S: int, device: torch.device
-) -> Tensor | None:
+def _mask(packing: Packing | None, lengths_B: Tensor | None, T: int, S: int, device: torch.device) -> Tensor | None:
     """Who may be seen, [B or 1, 1, T, S]; None stands for the plain causal triangle."""
     documents = packing.documents if packing else None
     if lengths_B is None and documents is None:

@@ -66,9 +66,7 @@ class Experts(nn.Module):
     def forward(self, x_MZ: Tensor, counts_E: Tensor) -> Tensor:
         """Rows sorted by expert, counts_E of each; returns [M, Z]."""
         gate, up = kernels.grouped_product(x_MZ, self.gate_up, counts_E).chunk(2, dim=-1)
-        return kernels.grouped_product(
-            kernels.situ_glu(gate, up, self.gate_cap, self.up_cap), self.down, counts_E
-        )
+        return kernels.grouped_product(kernels.situ_glu(gate, up, self.gate_cap, self.up_cap), self.down, counts_E)
 
 
 class LatentMoE(nn.Module):

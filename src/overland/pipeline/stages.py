@@ -7,6 +7,7 @@ one of them may do (write, serve) is left to rank 0.
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +17,17 @@ from typing import Any
 from overland.agent import ClientPolicy, Limits, LocalPolicy
 from overland.agent.sandbox import choose_sandbox
 from overland.agent.sandbox.base import Sandbox
-from overland.chat import XTML, Tokenizer, load_tokenizer
+from overland.chat import EFFORTS, XTML, Tokenizer, load_tokenizer
 from overland.corpus import TokenLoader, build, heldout_documents
 from overland.engine import AsyncEngine, Engine, Sampling
 from overland.environments import DOMAINS, Task, load_environment
+from overland.environments.wire import message_from_record
 from overland.evaluate import Scores, baselines, evaluate_policy, suite
 from overland.model import Decoder, initialise, load_model, preset, save_model
 from overland.pipeline.oracles import oracle_dialogues, template_texts
 from overland.pipeline.recipe import QuickstartRecipe
 from overland.rl import train_rl
-from overland.runs import RunFolder, progress, read_json, write_json, write_jsonl_zst
+from overland.runs import RunFolder, progress, read_json, read_jsonl_zst, write_json, write_jsonl_zst
 from overland.serve import create_app
 from overland.serve.lifecycle import background
 from overland.train import Ranks, pretrain, sft
@@ -170,18 +172,24 @@ def serve_stage(c: Context) -> dict[str, Any]:
         return {}
     folder = c.model_folder("mxfp4")
     engine = AsyncEngine(Engine(load_model(folder).eval(), max_batch=c.recipe.evaluate.concurrency))
-    app = create_app(engine, c.tokenizer(), XTML(), model_name="overland", settings=c.recipe.serve)
+    efforts = c.recipe.rl.efforts  # the server closes thinking where the policy in the process does
+    budgets = {f"think_budget_{effort}": efforts.of(effort).think_tokens for effort in EFFORTS}
+    settings = c.recipe.serve.model_copy(update=budgets)
+    app = create_app(engine, c.tokenizer(), XTML(), model_name="overland", settings=settings)
     tasks = held_out_tasks(c)
-    half = len(tasks) // 2
-    with background(app, c.recipe.serve) as url, progress("serve", len(tasks), "task") as bar:
-        both = []
-        for api, part in (("openai", tasks[0::2]), ("anthropic", tasks[1::2])):
+    with background(app, settings) as url, progress("serve", len(tasks), "task") as bar:
+
+        async def through(api: str, part: Sequence[Task]) -> Scores:
             policy = ClientPolicy(f"{url}/v1", "overland", api)
-            both.append(asyncio.run(evaluate_policy(
-                policy, part, "max", sampling_for(c, 0.0), limits_for(c), min(64, max(1, half)),
-                lambda _: bar.advance(1), sandbox=c.sandbox(),
-            )))  # fmt: skip
-    served = both[0] + both[1]
+            try:
+                return await evaluate_policy(
+                    policy, part, "max", sampling_for(c, 0.0), limits_for(c), 64,
+                    lambda _: bar.advance(1), sandbox=c.sandbox(),
+                )  # fmt: skip
+            finally:
+                await policy.close()
+
+        served = asyncio.run(through("openai", tasks[0::2])) + asyncio.run(through("anthropic", tasks[1::2]))
     write_jsonl_zst(c.run.episodes / "held-out-served-max.jsonl.zst", served.records)
     c.summary(held_out={"served": served.held_out()}, served=same_as_in_process(c, served))
     return {}
@@ -189,12 +197,23 @@ def serve_stage(c: Context) -> dict[str, Any]:
 
 def same_as_in_process(c: Context, served: Scores) -> dict[str, Any]:
     """How many served conversations are, word for word, those of the engine in the process."""
-    from overland.runs import read_jsonl_zst
+
+    def arguments(text: str) -> Any:
+        try:
+            return json.loads(text)  # clients write the same object with other spaces
+        except ValueError:
+            return text
 
     def talk(record: dict[str, Any]) -> list[Any]:
+        messages = [message_from_record(node["message"]).to_openai() for node in record["traces"][0]["nodes"]]
         return [
-            (m.get("role"), m.get("content"), m.get("reasoning_content"), str(m.get("tool_calls")))
-            for m in (node["message"] for node in record["traces"][0]["nodes"])
+            (
+                m["role"],
+                m.get("content") or "",
+                m.get("reasoning_content") or "",
+                [(c["function"]["name"], arguments(c["function"]["arguments"])) for c in m.get("tool_calls", [])],
+            )
+            for m in messages
         ]
 
     own = {r["task"]["key"]: talk(r) for r in read_jsonl_zst(c.run.episodes / "held-out-mxfp4-max.jsonl.zst")}
@@ -225,9 +244,7 @@ def run_tasks(
     parts = c.ranks.gather(part)
     world = c.ranks.world
     order = [(parts[i % world], i // world) for i in range(len(tasks))]
-    return Scores(
-        [p.outcomes[i] for p, i in order], [p.records[i] for p, i in order], max(p.seconds for p in parts)
-    )
+    return Scores([p.outcomes[i] for p, i in order], [p.records[i] for p, i in order], max(p.seconds for p in parts))
 
 
 def held_out_tasks(c: Context) -> list[Task]:
@@ -239,7 +256,7 @@ def held_out_tasks(c: Context) -> list[Task]:
 def policy_for(c: Context, engine: Engine) -> LocalPolicy:
     """The engine as a policy under the recipe's thinking budgets."""
     efforts = c.recipe.rl.efforts
-    budget = {effort: efforts.of(effort).think_tokens for effort in ("low", "high", "max")}
+    budget = {effort: efforts.of(effort).think_tokens for effort in EFFORTS}
     return LocalPolicy(engine, c.tokenizer(), think_budget=budget)
 
 
