@@ -10,7 +10,7 @@ from overland.config import Section
 from overland.corpus import CorpusSection
 from overland.evaluate import EvaluateSection
 from overland.pipeline.oracles import OracleSection
-from overland.rl import EffortSection, EffortsSection, RLSection
+from overland.rl import DomainSection, EffortSection, EffortsSection, RLSection
 from overland.serve import ServeSection
 from overland.train import PretrainSection, SFTSection
 
@@ -84,22 +84,38 @@ class QuickstartRecipe(Section):
         )
 
 
+SHORT = 5.0
+"""Minutes below which a run keeps to the easiest tasks: there is no time to learn more."""
+
+
 def recipe_for_minutes(minutes: float, recipe: QuickstartRecipe | None = None) -> QuickstartRecipe:
-    """A recipe that does about `minutes` / 10 of the work of the ten-minute one. Fewer tasks make wider intervals."""
+    """A recipe that does about `minutes` / 10 of the work of the ten-minute one. Fewer tasks make wider intervals.
+
+    Below SHORT minutes demonstrations, RL and evaluation keep to tasks of one call, whose dialogues are half as long.
+    """
     full = recipe or QuickstartRecipe()
     share = minutes / 10
 
-    def scaled(value: int, least: int) -> int:
-        return max(least, round(value * share))
+    def scaled(value: int, least: int, times: float = share) -> int:
+        return max(least, round(value * times))
 
-    return full.model_copy(
-        update={
-            "pretrain": full.pretrain.model_copy(update={"steps": scaled(full.pretrain.steps, 15)}),
-            "demonstrations": full.demonstrations.model_copy(
-                update={"tasks": min(400, scaled(full.demonstrations.tasks, 40))}
-            ),
-            "sft": full.sft.model_copy(update={"steps": scaled(full.sft.steps, 40)}),
-            "rl": full.rl.model_copy(update={"steps": scaled(full.rl.steps, 4)}),
-            "evaluate": full.evaluate.model_copy(update={"tasks": min(300, scaled(full.evaluate.tasks, 12))}),
+    changes: dict[str, dict[str, object]] = {
+        "pretrain": {"steps": scaled(full.pretrain.steps, 15)},
+        "demonstrations": {"tasks": min(400, scaled(full.demonstrations.tasks, 40))},
+        "sft": {"steps": scaled(full.sft.steps, 40)},
+        "rl": {"steps": scaled(full.rl.steps, 4)},
+        "evaluate": {"tasks": min(300, scaled(full.evaluate.tasks, 12))},
+    }
+    if minutes < SHORT:
+        easiest = {domain: DomainSection(levels=(0,)) for domain in full.demonstrations.domains}
+        changes["corpus"] = {"max_megabytes": min(2.0, full.corpus.max_megabytes)}
+        changes["demonstrations"] |= {"levels": (0,), "tasks": min(400, scaled(2 * full.demonstrations.tasks, 80))}
+        changes["sft"] = {"steps": scaled(full.sft.steps, 80, 2 * share)}
+        changes["rl"] = {
+            "steps": scaled(full.rl.steps, 4, 2 * share),
+            "tasks_per_step": min(9, full.rl.tasks_per_step),
+            "minibatches": 1,
+            "domains": easiest,
         }
-    )
+        changes["evaluate"] |= {"levels": (0,)}
+    return full.model_copy(update={name: getattr(full, name).model_copy(update=new) for name, new in changes.items()})
