@@ -53,6 +53,7 @@ class QuickstartRecipe(Section):
         tasks_per_step=24,
         group_size=8,
         minibatches=2,
+        lr=3e-4,
         turn_tokens=96,
         max_turns=7,
         over_budget_reward=-0.5,

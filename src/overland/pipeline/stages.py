@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,9 @@ class Context:
             save_model(model, folder)
             self.tokenizer().save(folder)
             shutil.copyfile(self.corpus / "lineage.json", folder / "lineage.json")
+            notice = Path(sysconfig.get_paths()["stdlib"]) / "LICENSE.txt"
+            if self.recipe.corpus.stdlib and notice.is_file():  # its licence asks that the notice goes along
+                shutil.copyfile(notice, folder / "LICENSE-PYTHON.txt")
         return folder
 
     def summary(self, **parts: Any) -> None:
