@@ -95,7 +95,7 @@ def test_every_kind_has_twelve_training_and_four_held_out_families() -> None:
 def test_prompts_are_short(tasks: dict[str, list[Task]]) -> None:
     for task in itertools.chain(*tasks.values()):
         words = re.findall(r"[\w/.]*\w", task.prompt)
-        assert 4 <= len(words) <= 26, task.prompt
+        assert 4 <= len(words) <= 22, task.prompt
 
 
 def test_most_words_of_held_out_prompts_are_known_from_training(tasks: dict[str, list[Task]]) -> None:

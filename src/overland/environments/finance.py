@@ -6,7 +6,6 @@ import random
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from overland.environments.fillers import with_fillers
 from overland.environments.names import draw_names
 from overland.environments.prompts_finance import HELD_OUT, TRAIN
 from overland.environments.sql_world import METRICS, Fact, Firm, SqlWorld
@@ -76,7 +75,6 @@ class Finance(Taskset):
         prompt = rng.choice(TRAIN if split == "train" else HELD_OUT).format(
             s=path[0], p=" > ".join((*followed, *when, goal))
         )
-        prompt = with_fillers(rng, split, prompt)
         rows = tuple((f, links[f]["owner"], links[f]["partner"], town) for f, town in zip(firms, towns, strict=True))
         table = tuple((firm, y, cell["sales"], cell["profit"], cell["debt"]) for (firm, y), cell in facts.items())
         return FinanceTask(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from overland.environments.files_world import FilesWorld
-from overland.environments.fillers import with_fillers
 from overland.environments.names import draw_names
 from overland.environments.prompts_terminal import HELD_OUT, TRAIN
 from overland.environments.task import Step, Task
@@ -68,7 +67,7 @@ class Terminal(Taskset):
         families = (TRAIN if split == "train" else HELD_OUT)[kind]
         disk = list(files.items())
         rng.shuffle(disk)  # the order on disk must not tell which file comes first
-        prompt = with_fillers(rng, split, rng.choice(families).format(s=start, d=target))
+        prompt = rng.choice(families).format(s=start, d=target)
         return TerminalTask(
             self.name, kind, split, level, seed, prompt, answer,
             _oracle(kind, chain, target), outcome="state" if kind in ("move", "copy") else "answer",

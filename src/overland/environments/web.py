@@ -6,7 +6,6 @@ import random
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from overland.environments.fillers import with_fillers
 from overland.environments.names import draw_names
 from overland.environments.prompts_web import HELD_OUT, TRAIN
 from overland.environments.site_world import SiteWorld
@@ -74,7 +73,6 @@ class Web(Taskset):
         prompt = rng.choice(TRAIN if split == "train" else HELD_OUT).format(
             s=path[0], p=" > ".join((*relations, attribute))
         )
-        prompt = with_fillers(rng, split, prompt)
         steps = tuple(
             Step((f"{relations[i - 1] if i else 'open'} {person}", *relations[i:], attribute), {"page": person})
             for i, person in enumerate(path)

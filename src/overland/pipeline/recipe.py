@@ -46,10 +46,10 @@ class QuickstartRecipe(Section):
     """Pretraining on packed text."""
     demonstrations: OracleSection = OracleSection(tasks=200)
     """What SFT is shown: the oracles' runs on the easy levels."""
-    sft: SFTSection = SFTSection(steps=560, batch=12, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
+    sft: SFTSection = SFTSection(steps=500, batch=12, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
     """Supervised tuning on the demonstrations. Small batches, many steps: a tiny model learns by the step."""
     rl: RLSection = RLSection(
-        steps=16,
+        steps=14,
         tasks_per_step=24,
         group_size=8,
         minibatches=2,
@@ -72,7 +72,7 @@ class QuickstartRecipe(Section):
     """Routed experts to MXFP4."""
     serve: ServeSection = ServeSection(port=0)
     """The server that the held-out tasks are run through."""
-    evaluate: EvaluateSection = EvaluateSection(tasks=60)
+    evaluate: EvaluateSection = EvaluateSection(tasks=45)
     """How every checkpoint is measured."""
 
     def seeded(self) -> QuickstartRecipe:
