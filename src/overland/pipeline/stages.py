@@ -204,9 +204,11 @@ def same_as_in_process(c: Context, served: Scores) -> dict[str, Any]:
 
     def arguments(text: str) -> Any:
         try:
-            return json.loads(text)  # clients write the same object with other spaces
+            found = json.loads(text)  # clients write the same object with other spaces
         except ValueError:
             return text
+        # a call that was cut off: Anthropic's API has only objects, so the server wraps what was sampled
+        return found["malformed_arguments"] if isinstance(found, dict) and "malformed_arguments" in found else found
 
     def talk(record: dict[str, Any]) -> list[Any]:
         messages = [message_from_record(node["message"]).to_openai() for node in record["traces"][0]["nodes"]]
