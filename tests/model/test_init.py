@@ -92,8 +92,9 @@ def test_induction_starts_every_memory_near_its_solution() -> None:
         assert F.cosine_similarity(kda.q_proj.weight.flatten(), kda.k_proj.weight.flatten(), dim=0) > 0.99
         undone = kda.o_proj.weight @ kda.v_proj.weight
         assert (undone - 0.3 * torch.eye(128)).abs().max() < 0.05
-        back = 3 - kda.k_conv1d.weight[::32, 0].argmax(-1)
-        assert back.tolist() == [1, 2, 1, 0]
+        queries, keys = (3 - conv.weight[::32, 0].argmax(-1) for conv in (kda.q_conv1d, kda.k_conv1d))
+        assert queries.tolist() == [0, 1, 1, 0]
+        assert keys.tolist() == [1, 2, 2, 1]
         decay = -5 * torch.sigmoid(kda.dt_bias)
         assert decay.min() > -5 * 0.1
         assert decay.max() < -5 * 0.0009
