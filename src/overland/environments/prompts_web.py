@@ -6,6 +6,8 @@ family is one opening, one link and one closing; no part of a held-out family st
 
 from __future__ import annotations
 
+from overland.environments.families import compose
+
 TRAIN_OPENINGS = (
     "open",
     "from",
@@ -83,15 +85,5 @@ HELD_OUT_CLOSINGS = (
     "at once",
 )
 
-TRAIN: tuple[str, ...] = tuple(
-    f"{opening} {{s}} {link} {{p}} {closing}"
-    for opening in TRAIN_OPENINGS
-    for link in TRAIN_LINKS
-    for closing in TRAIN_CLOSINGS
-)
-HELD_OUT: tuple[str, ...] = tuple(
-    f"{opening} {{s}} {link} {{p}} {closing}"
-    for opening in HELD_OUT_OPENINGS
-    for link in HELD_OUT_LINKS
-    for closing in HELD_OUT_CLOSINGS
-)
+TRAIN = compose(TRAIN_OPENINGS, TRAIN_LINKS, TRAIN_CLOSINGS)
+HELD_OUT = compose(HELD_OUT_OPENINGS, HELD_OUT_LINKS, HELD_OUT_CLOSINGS)
