@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import json
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -30,7 +31,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(abc.ABC):
     """A task of one domain. Subclasses hold the world's data and open it; everything here follows from the fields."""
 
     domain: str
@@ -54,9 +55,9 @@ class Task:
         """The conversation a policy starts from: the prompt, nothing else (the tools are declared by the template)."""
         return [Message(role="user", content=self.prompt)]
 
+    @abc.abstractmethod
     def world(self) -> World:
         """A fresh, unopened world of this task."""
-        raise NotImplementedError
 
     def tool_specs(self) -> list[ToolSpec]:
         return [self.world().spec]
