@@ -15,8 +15,10 @@ def drawn(scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return gate.requires_grad_(), up.requires_grad_()
 
 
+@pytest.mark.parametrize("choice", ["torch", "fast"])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
-def test_fast_form_and_gradient_equal_the_formula(scale: float) -> None:
+def test_fast_forms_and_gradients_equal_the_formula(scale: float, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLAND_KERNELS", choice)
     gate, up = drawn(scale, torch.float32)
     wide = [x.detach().double().requires_grad_() for x in (gate, up)]
     y, wanted = situ_glu(gate, up, 4.0, 25.0), situ_glu_reference(wide[0], wide[1], 4.0, 25.0)

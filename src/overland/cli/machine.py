@@ -95,13 +95,17 @@ def _torch(found: Machine) -> None:
         found.block(f"torch cannot be loaded ({error}): pip install torch")
         return
     from overland.errors import UsageError
-    from overland.kernels import kernel_choice
+    from overland.kernels import compiled_state, kernel_choice
 
     found.facts["torch"] = torch.__version__
     asked = os.environ.get("OMP_NUM_THREADS", "")
     found.facts["threads"] = f"{torch.get_num_threads()} a process (OMP_NUM_THREADS={asked or 'unset'})"
     try:
-        found.facts["kernels"] = f"{kernel_choice()} on the CPU (OVERLAND_KERNELS=reference|fast)"
+        found.facts["kernels"] = f"{kernel_choice()} on the CPU (OVERLAND_KERNELS=reference|torch|fast)"
+        built, state = compiled_state()
+        found.facts["compiled"] = state if built else "no; the torch forms run, which are slower"
+        if not built:
+            found.missing.append(f"compiled kernels: {state}")
     except UsageError as error:
         found.block(str(error))
     gpus = (

@@ -1,6 +1,15 @@
-"""The hot loops, each behind one function with a plain reference beside it."""
+"""The hot loops, each behind one function with a plain reference beside it.
+
+How to add one, say `dots`: `dots.py` holds the formula, the public function and `dots_reference`. Its compiled form is
+`native/dots.cpp`, templates over float and double that know pointers and sizes and export themselves with `BOTH`
+(native/common.h; situ.cpp is the shortest example). `dots.py` declares `_native = Compiled("dots", dots_forward="pp")`
+and asks `_native.runs(x)` which form to take; a gradient is an autograd.Function that calls forward and backward. The
+build, its cache and the fallback follow from the file's place. Tests hold all forms together, the gradient also against
+finite differences in float64.
+"""
 
 from overland.kernels.choice import kernel_choice
+from overland.kernels.compiled import compiled_state
 from overland.kernels.experts import grouped_product, grouped_product_reference
 from overland.kernels.kda import kda, kda_chunk, kda_recurrent
 from overland.kernels.mxfp4 import (
@@ -22,6 +31,7 @@ __all__ = [
     "MXFP4_BLOCK",
     "MXFP4_RULES",
     "MXFP4_VALUES",
+    "compiled_state",
     "grouped_product",
     "grouped_product_reference",
     "kda",

@@ -1,6 +1,7 @@
-"""One place that picks an implementation: `OVERLAND_KERNELS=reference|fast` (default fast).
+"""One place that picks an implementation: `OVERLAND_KERNELS=reference|torch|fast` (default fast).
 
-Every hot loop has a plain reference beside its fast form, and a test holds the two together.
+Every hot loop has a plain reference beside its fast forms, and a test holds them together. `fast` takes the compiled
+form where there is one and it could be built, else the best torch form; `torch` leaves the compiled ones out.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 
 from overland.errors import UsageError
 
-CHOICES = ("reference", "fast")
+CHOICES = ("reference", "torch", "fast")
 
 
 def kernel_choice() -> str:
