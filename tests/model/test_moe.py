@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import random_ids, tiny
 from torch import Tensor
 
 from overland.kernels import situ_glu_reference
 from overland.model import Packing, Replay
+from overland.model.capacity import Capacity
 from overland.model.moe import LatentMoE
 
 
@@ -57,9 +62,9 @@ def test_an_expert_without_tokens_changes_nothing(moe: LatentMoE, x: Tensor) -> 
 
 def test_the_bias_changes_the_selection_and_not_the_weights(moe: LatentMoE, x: Tensor) -> None:
     flat = x.flatten(0, 1)
-    scores, before, _ = moe.gate(flat)
+    _, scores, before, _ = moe.gate(flat)
     moe.gate.e_score_correction_bias[3] += 10
-    _, after, weights = moe.gate(flat)
+    _, _, after, weights = moe.gate(flat)
     assert (after == 3).any(-1).all()
     assert not (before == 3).any(-1).all()
     chosen = scores.gather(1, after)
@@ -68,7 +73,7 @@ def test_the_bias_changes_the_selection_and_not_the_weights(moe: LatentMoE, x: T
 
 def test_weights_sum_to_the_scaling_factor(moe: LatentMoE, x: Tensor) -> None:
     moe.gate.scale = 2.5
-    _, _, weights = moe.gate(x.flatten(0, 1))
+    weights = moe.gate(x.flatten(0, 1)).weights
     torch.testing.assert_close(weights.sum(-1), torch.full((18,), 2.5, dtype=torch.float64))
 
 
@@ -133,3 +138,92 @@ def test_counts_and_scores_ignore_padding() -> None:
         assert torch.equal(routing.counts, sum(r.counts for r in alone))
         torch.testing.assert_close(routing.scores, torch.cat([r.scores for r in alone]), rtol=0, atol=1e-12)
         assert routing.counts.sum() == 14 * 2
+
+
+# ---------------------------------------------------------------- capacity and dispatch
+
+
+def kept_one_by_one(experts: list[list[int]], weights: list[list[float]], room: int, policy: str) -> list[list[bool]]:
+    """The rule in plain Python: choices come in line by priority, an expert that is full turns them away."""
+    line = [(n, j) for j in range(len(experts[0])) for n in range(len(experts))]
+    if policy == "score":
+        line = sorted(((n, j) for n, j in sorted(line)), key=lambda at: -weights[at[0]][at[1]])
+    taken: dict[int, int] = {}
+    kept = [[False] * len(experts[0]) for _ in experts]
+    for n, j in line:
+        if taken.get(experts[n][j], 0) < room:
+            taken[experts[n][j]] = taken.get(experts[n][j], 0) + 1
+            kept[n][j] = True
+    return kept
+
+
+@given(st.integers(0, 2**31), st.integers(1, 12), st.floats(0.1, 3), st.sampled_from(["score", "position"]))
+def test_who_is_dropped_is_what_the_rule_says(seed: int, tokens: int, factor: float, policy: str) -> None:
+    gen = torch.Generator().manual_seed(seed)
+    experts = torch.rand(tokens, 5, generator=gen).topk(2, -1).indices
+    weights = torch.randint(1, 4, (tokens, 2), generator=gen) / 3.0  # ties on purpose
+    kept = Capacity(factor, policy).kept(experts, weights, 5)  # type: ignore[arg-type]
+    room = math.ceil(factor * tokens * 2 / 5)
+    assert kept.tolist() == kept_one_by_one(experts.tolist(), weights.tolist(), room, policy)
+
+
+def test_padding_takes_no_room_and_is_not_kept() -> None:
+    experts, weights = torch.tensor([[0, 1], [0, 2], [0, 1]]), torch.full((3, 2), 0.5)
+    valid = torch.tensor([False, True, True])
+    kept = Capacity(1.0, "position").kept(experts, weights, 3, valid)  # room ceil(2 * 2 / 3) = 2
+    assert kept.tolist() == [[False, False], [True, True], [True, True]]
+
+
+def test_dropped_choices_contribute_nothing_and_only_while_training(moe: LatentMoE, x: Tensor) -> None:
+    free, _ = moe(x)
+    moe.capacity = Capacity(0.5)
+    moe.eval()
+    assert torch.equal(moe(x)[0], free)
+    moe.train()
+    y, routing = moe(x)
+    assert routing.kept is not None
+    assert 0 < (~routing.kept).sum() < routing.kept.numel()
+    dropped_outside = LatentMoE.forward  # the same forward with the dropped choices' weights set to zero
+    choice = moe.gate(x.flatten(0, 1))
+    moe.capacity = None
+    masked = choice._replace(weights=choice.weights * routing.kept)
+    moe.gate.forward = lambda *_: masked  # type: ignore[method-assign, assignment]
+    torch.testing.assert_close(y, dropped_outside(moe, x)[0], rtol=0, atol=1e-12)
+
+
+def test_gradients_flow_through_what_is_kept_and_only_through_that(moe: LatentMoE, x: Tensor) -> None:
+    moe.capacity = Capacity(0.25, "position")
+    y, routing = moe.train()(x)
+    y.square().sum().backward()
+    assert routing.kept is not None
+    served = torch.bincount(routing.experts[routing.kept], minlength=6) > 0
+    assert moe.experts.down.grad is not None
+    assert torch.equal(moe.experts.down.grad.abs().amax((1, 2)) > 0, served)
+
+
+def test_a_dispatch_from_outside_sees_the_choice_and_replaces_the_local_one(moe: LatentMoE, x: Tensor) -> None:
+    """Two holders of half of the experts each, as two ranks would have them."""
+    wanted, _ = moe(x)
+
+    def halves(
+        z_NZ: Tensor, experts_Nk: Tensor, weights_Nk: Tensor, kept_Nk: Tensor | None, experts: object, count: int
+    ) -> Tensor:
+        total = torch.zeros_like(z_NZ)
+        for rank in range(2):
+            low, high = rank * count // 2, (rank + 1) * count // 2
+            for n, j in ((experts_Nk >= low) & (experts_Nk < high)).nonzero().tolist():
+                e = experts_Nk[n, j]
+                counts = F.one_hot(e, count)
+                total[n] += weights_Nk[n, j] * moe.experts(z_NZ[n : n + 1], counts)[0]
+        return total
+
+    moe.dispatch = halves
+    torch.testing.assert_close(moe(x)[0], wanted, rtol=0, atol=1e-12)
+
+
+def test_logits_are_recorded_only_where_a_gradient_is(moe: LatentMoE, x: Tensor) -> None:
+    _, routing = moe(x)
+    assert routing.logits is not None
+    assert torch.equal(routing.logits.sigmoid(), routing.scores)
+    with torch.no_grad():
+        assert moe(x)[1].logits is None

@@ -8,14 +8,18 @@ Source: Kimi K3 report §2.2; reference/architecture.md §7.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from overland import kernels
+from overland.model.capacity import Capacity
 from overland.model.config import DecoderConfig
+from overland.model.dispatch import Dispatch, dispatch_locally
 from overland.model.feed_forward import FeedForward
 from overland.model.norm import RMSNorm
 
@@ -24,14 +28,27 @@ from overland.model.norm import RMSNorm
 class Routing:
     """What the router decided for N tokens: recorded once, never recomputed.
 
-    `scores` [N, E] sigmoid affinities (fp32, without gradient), `experts` [N, k] ids, `counts` [E] tokens of each
-    expert, `gate` the module whose selection bias balances the load. Padding is left out of scores and counts.
+    `scores` [N, E] affinities (fp32, without gradient), `experts` [N, k] ids, `counts` [E] tokens that chose each
+    expert, `gate` the module whose selection bias balances the load; `kept` [N, k] the choices that found room (None:
+    all). `logits` [N, E] carry the gradient that a balancing loss needs; None where no gradient is recorded. Padding
+    is left out of scores, counts and logits.
     """
 
     scores: Tensor
     experts: Tensor
     counts: Tensor
     gate: Router
+    kept: Tensor | None = None
+    logits: Tensor | None = None
+
+
+class Choice(NamedTuple):
+    """`logits` and `scores` [N, E], the chosen `experts` [N, k] and their `weights` [N, k]."""
+
+    logits: Tensor
+    scores: Tensor
+    experts: Tensor
+    weights: Tensor
 
 
 class Router(nn.Module):
@@ -44,33 +61,48 @@ class Router(nn.Module):
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
         self.e_score_correction_bias: Tensor
 
-    def forward(self, x_ND: Tensor, replay_Nk: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns scores [N, E], chosen experts [N, k] and their weights [N, k] (sum = routed_scaling_factor)."""
+    def forward(self, x_ND: Tensor, replay_Nk: Tensor | None = None) -> Choice:
+        """Every token's experts, weights summing to routed_scaling_factor. `replay_Nk` replaces the choice."""
         wide = torch.promote_types(x_ND.dtype, torch.float32)  # selection flips in bf16
-        scores_NE = F.linear(x_ND.to(wide), self.weight.to(wide)).sigmoid()
+        logits_NE = F.linear(x_ND.to(wide), self.weight.to(wide))
+        scores_NE = self.affinities(logits_NE)
         if replay_Nk is None:
             replay_Nk = (scores_NE.detach() + self.e_score_correction_bias).topk(self.k, dim=-1).indices
         chosen = scores_NE.gather(-1, replay_Nk)
-        return scores_NE, replay_Nk, chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * self.scale
+        weights_Nk = chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * self.scale
+        return Choice(logits_NE, scores_NE, replay_Nk, weights_Nk)
+
+    @staticmethod
+    def affinities(logits_NE: Tensor) -> Tensor:
+        """What a logit is worth."""
+        return logits_NE.sigmoid()
 
 
 class Experts(nn.Module):
-    """All routed experts of a layer, stacked: gate and up side by side [E, Z, 2I], down [E, I, Z]."""
+    """All routed experts of a layer, stacked: gate and up side by side [E, Z, 2I], down [E, I, Z].
+
+    `product(rows, matrices, counts)` multiplies each expert's rows by its matrix; quantisation puts its own here.
+    """
 
     def __init__(self, experts: int, latent: int, width: int, gate_cap: float, up_cap: float) -> None:
         super().__init__()
         self.gate_up = nn.Parameter(torch.zeros(experts, latent, 2 * width))
         self.down = nn.Parameter(torch.zeros(experts, width, latent))
-        self.gate_cap, self.up_cap = gate_cap, up_cap
+        self.count, self.gate_cap, self.up_cap = experts, gate_cap, up_cap
+        self.product: Callable[[Tensor, Tensor, Tensor], Tensor] = kernels.grouped_product
 
     def forward(self, x_MZ: Tensor, counts_E: Tensor) -> Tensor:
         """Rows sorted by expert, counts_E of each; returns [M, Z]."""
-        gate, up = kernels.grouped_product(x_MZ, self.gate_up, counts_E).chunk(2, dim=-1)
-        return kernels.grouped_product(kernels.situ_glu(gate, up, self.gate_cap, self.up_cap), self.down, counts_E)
+        gate, up = self.product(x_MZ, self.gate_up, counts_E).chunk(2, dim=-1)
+        return self.product(kernels.situ_glu(gate, up, self.gate_cap, self.up_cap), self.down, counts_E)
 
 
 class LatentMoE(nn.Module):
-    """Routed latent experts plus shared full-width ones."""
+    """Routed latent experts plus shared full-width ones.
+
+    `capacity` limits what an expert takes while training (None: nothing is dropped); `dispatch` is how tokens reach
+    their experts. Both are set from outside.
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -82,32 +114,34 @@ class LatentMoE(nn.Module):
         self.routed_expert_norm = RMSNorm(Z, config.rms_norm_eps)
         self.routed_expert_up_proj = nn.Linear(Z, D, bias=False)
         self.shared_experts = FeedForward(D, config.num_shared_experts * I, *caps)
+        self.capacity: Capacity | None = None
+        self.dispatch: Dispatch = dispatch_locally
 
     def forward(
         self, x_BTD: Tensor, valid_BT: Tensor | None = None, replay_Nk: Tensor | None = None
     ) -> tuple[Tensor, Routing]:
         x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
-        scores_NE, experts_Nk, weights_Nk = self.gate(x_ND, replay_Nk)
-        u_NZ = self._routed(self.routed_expert_down_proj(x_ND), experts_Nk, weights_Nk)
+        valid_N = None if valid_BT is None else valid_BT.reshape(-1)
+        choice = self.gate(x_ND, replay_Nk)
+        kept_Nk = None
+        if self.capacity is not None and self.training:
+            kept_Nk = self.capacity.kept(choice.experts, choice.weights, self.experts.count, valid_N)
+        u_NZ = self.dispatch(
+            self.routed_expert_down_proj(x_ND),
+            choice.experts,
+            choice.weights,
+            kept_Nk,
+            self.experts,
+            self.experts.count,
+        )
         y_ND = self.routed_expert_up_proj(self.routed_expert_norm(u_NZ)) + self.shared_experts(x_ND)
-        return y_ND.view_as(x_BTD), self._record(scores_NE, experts_Nk, valid_BT)
+        return y_ND.view_as(x_BTD), self._record(choice, kept_Nk, valid_N)
 
-    def _routed(self, z_NZ: Tensor, experts_Nk: Tensor, weights_Nk: Tensor) -> Tensor:
-        """The weighted sum of the chosen experts' outputs, accumulated in fp32 at least."""
-        N, k = experts_Nk.shape
-        flat = experts_Nk.reshape(-1)
-        order = flat.argsort(stable=True)
-        counts_E = torch.bincount(flat, minlength=self.experts.down.shape[0])
-        y_MZ = self.experts(z_NZ[order // k], counts_E)
-        back = torch.empty_like(order)
-        back[order] = torch.arange(N * k, device=order.device)
-        y_NkZ = y_MZ[back].view(N, k, -1)
-        return torch.einsum("nkz,nk->nz", y_NkZ.to(weights_Nk.dtype), weights_Nk).to(z_NZ.dtype)
-
-    def _record(self, scores_NE: Tensor, experts_Nk: Tensor, valid_BT: Tensor | None) -> Routing:
-        scores, experts = scores_NE.detach(), experts_Nk
-        if valid_BT is not None:
-            real = valid_BT.reshape(-1)
-            scores, experts = scores[real], experts[real]
+    def _record(self, choice: Choice, kept_Nk: Tensor | None, valid_N: Tensor | None) -> Routing:
+        scores, experts = choice.scores.detach(), choice.experts
+        logits = choice.logits if choice.logits.requires_grad else None
+        if valid_N is not None:
+            scores, experts = scores[valid_N], experts[valid_N]
+            logits = None if logits is None else logits[valid_N]
         counts = torch.bincount(experts.reshape(-1), minlength=scores.shape[-1])
-        return Routing(scores, experts_Nk, counts, self.gate)
+        return Routing(scores, choice.experts, counts, self.gate, kept_Nk, logits)
