@@ -224,7 +224,7 @@ def test_the_largest_floats_stay_finite() -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(UsageError, match="'evn' is unknown; valid: even, floor, ceil"):
+    with pytest.raises(UsageError, match="'evn' is unknown; valid: even, floor, ceil, search"):
         mxfp4_quantize(block(1.0), rule="evn")
     with pytest.raises(UsageError, match="is 33, not a multiple of 32"):
         mxfp4_quantize(torch.zeros(33, 2), dim=0)

@@ -14,22 +14,33 @@ from overland.kernels.experts import grouped_product, grouped_product_reference
 from overland.kernels.kda import kda, kda_chunk, kda_recurrent
 from overland.kernels.mxfp4 import (
     MXFP4_BLOCK,
+    MXFP4_CHOICES,
     MXFP4_RULES,
+    MXFP4_SEARCH,
     MXFP4_VALUES,
+    mxfp4_decode,
     mxfp4_dequantize,
     mxfp4_dequantize_reference,
+    mxfp4_encode,
     mxfp4_pack,
     mxfp4_quantize,
     mxfp4_quantize_reference,
     mxfp4_round,
     mxfp4_unpack,
 )
+from overland.kernels.mxfp4_product import (
+    mxfp4_grouped_product,
+    mxfp4_grouped_product_reference,
+    mxfp4_product,
+)
 from overland.kernels.short_conv import short_conv
 from overland.kernels.situ import situ_glu, situ_glu_reference
 
 __all__ = [
     "MXFP4_BLOCK",
+    "MXFP4_CHOICES",
     "MXFP4_RULES",
+    "MXFP4_SEARCH",
     "MXFP4_VALUES",
     "compiled_state",
     "grouped_product",
@@ -38,9 +49,14 @@ __all__ = [
     "kda_chunk",
     "kda_recurrent",
     "kernel_choice",
+    "mxfp4_decode",
     "mxfp4_dequantize",
     "mxfp4_dequantize_reference",
+    "mxfp4_encode",
+    "mxfp4_grouped_product",
+    "mxfp4_grouped_product_reference",
     "mxfp4_pack",
+    "mxfp4_product",
     "mxfp4_quantize",
     "mxfp4_quantize_reference",
     "mxfp4_round",

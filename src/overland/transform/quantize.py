@@ -126,8 +126,8 @@ def _quantized_config(config: dict[str, Any], rule: str, source: Path) -> dict[s
             f"{source}: SRC is quantised already (quantization_config is set); start from the unquantised one"
         )
     check_widths(DecoderConfig.from_dict(text, source=str(source)), str(source))
-    if rule not in kernels.MXFP4_RULES:
-        raise UsageError(f"MXFP4 scale rule = {rule!r} is unknown; valid: {', '.join(kernels.MXFP4_RULES)}")
+    if rule not in kernels.MXFP4_CHOICES:
+        raise UsageError(f"MXFP4 scale rule = {rule!r} is unknown; valid: {', '.join(kernels.MXFP4_CHOICES)}")
     weights = {
         "num_bits": 4,
         "type": "float",
@@ -163,10 +163,10 @@ def _pack(weights: Path, rule: str) -> tuple[dict[str, Tensor], QuantReport]:
             if expert is None:
                 out[name] = weight
                 continue
-            codes, scales = kernels.mxfp4_quantize(weight, rule=rule)
-            out[f"{name}_packed"], out[f"{name}_scale"] = kernels.mxfp4_pack(codes), scales
+            packed, scales = kernels.mxfp4_encode(weight, rule)
+            out[f"{name}_packed"], out[f"{name}_scale"] = packed, scales
             stacked = f"{expert['experts']}.{_STACKED[expert['matrix']]}"
-            error = TensorError.between(stacked, weight, kernels.mxfp4_dequantize(codes, scales))
+            error = TensorError.between(stacked, weight, kernels.mxfp4_decode(packed, scales))
             errors[stacked] = errors[stacked] + error if stacked in errors else error
             bytes_before += weight.nbytes
     return out, QuantReport(rule, tuple(errors.values()), bytes_before)
