@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,12 @@ def folder(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
         return root
 
     return write
+
+
+def hashes(out: Path) -> dict[str, str]:
+    """SHA-256 of every file of a corpus, by its name."""
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def quiet(*args: object, **kwargs: object) -> object:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from overland.corpus import CorpusSection, build, publish, read_documents_table
+from overland.corpus import CorpusSection, build, gather, pieces, place, publish, read_documents_table
 from overland.corpus.reading import read_documents
 from overland.corpus.sources import text_source
 from overland.errors import OverlandError, UsageError
 
-from .conftest import SMALL, prose, quiet
+from .conftest import SMALL, hashes, prose, quiet
 
 Folder = Callable[[dict[str, str | bytes]], Path]
 CC0 = "SPDX-License-Identifier: CC0-1.0\n\n"
@@ -163,18 +163,46 @@ def test_corpus_of_another_recipe_is_kept_and_of_the_same_replaced(folder: Folde
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
-def test_interrupted_build_leaves_nothing(
+def test_interrupted_build_leaves_no_corpus_and_goes_on_to_the_same_bytes(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: type[BaseException]
 ) -> None:
     root = folder({f"{n}.txt": CC0 + prose(n) for n in range(3)})
+    section = CorpusSection(text=(str(root),), **SMALL)
 
     def stop(*args: object) -> None:
         raise failure
 
-    monkeypatch.setattr(publish, "_write_table", stop)
-    with pytest.raises(failure):
-        build(CorpusSection(text=(str(root),), **SMALL), tmp_path / "made" / "out", progress=quiet)
-    assert list((tmp_path / "made").iterdir()) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "_write_tables", stop)
+        with pytest.raises(failure):
+            build(section, tmp_path / "made" / "out", progress=quiet)
+    assert [path.name for path in (tmp_path / "made").iterdir()] == [".out.work"]
+    monkeypatch.setattr(pieces, "read_entry", stop)  # what was read is not read again
+    build(section, tmp_path / "made" / "out", progress=quiet)
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["out"]
+    monkeypatch.undo()
+    build(section, tmp_path / "whole", progress=quiet)
+    assert hashes(tmp_path / "made" / "out") == hashes(tmp_path / "whole")
+
+
+def test_work_of_another_recipe_or_listing_is_not_taken_over(folder: Folder, tmp_path: Path) -> None:
+    root = folder({f"{n}.txt": CC0 + prose(n) for n in range(3)})
+    section = CorpusSection(text=(str(root),), **SMALL)
+    work = tmp_path / ".out.work"
+    (work / "read").mkdir(parents=True)
+    (work / "key").write_text("another")
+    (work / "read" / "stale.arrow").write_text("x")
+    build(section, tmp_path / "out", progress=quiet)
+    assert not work.exists()
+
+
+def test_two_builds_of_one_folder_do_not_meet(folder: Folder, tmp_path: Path) -> None:
+    root = folder({f"{n}.txt": CC0 + prose(n) for n in range(3)})
+    section = CorpusSection(text=(str(root),), **SMALL)
+    sources = gather.open_sources(section)
+    with place.work_folder(tmp_path / "out", "recipe", sources):
+        with pytest.raises(UsageError, match="another build is writing it"):
+            build(section, tmp_path / "out", progress=quiet)
 
 
 def test_leftovers_of_a_killed_build_are_cleared(folder: Folder, tmp_path: Path) -> None:
@@ -204,8 +232,12 @@ def test_disk_that_fills_up_names_the_folder_and_leaves_nothing(folder: Folder, 
         text=True,
         check=False,
     )
-    assert f"refused {tmp_path / 'disk' / 'out'}: cannot be written (File too large)" in done.stdout, done.stderr
-    assert list((tmp_path / "disk").iterdir()) == []
+    assert "cannot be written (File too large)" in done.stdout, done.stderr
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == [".out.work"]
+    section = CorpusSection(stdlib=False, vocab_size=320, text=(str(root),))
+    build(section, tmp_path / "disk" / "out", progress=quiet)
+    build(section, tmp_path / "whole", progress=quiet)
+    assert hashes(tmp_path / "disk" / "out") == hashes(tmp_path / "whole")
 
 
 def test_full_disk_is_an_error_that_names_the_folder(
@@ -216,7 +248,7 @@ def test_full_disk_is_an_error_that_names_the_folder(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(publish, "_write_table", full)
+    monkeypatch.setattr(publish, "_write_tables", full)
     with pytest.raises(OverlandError, match="out: the disk is full"):
         build(CorpusSection(text=(str(root),), **SMALL), tmp_path / "out", progress=quiet)
     assert not (tmp_path / "out").exists()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from overland.corpus.page import html_text, page_text
 from overland.corpus.quality import check, check_code, check_prose
-from overland.corpus.reading import decode, docstrings, html_text, language_of
+from overland.corpus.reading import decode, docstrings, language_of
 from overland.corpus.section import CodeRules, ProseRules
 
 from .conftest import prose
@@ -65,7 +66,17 @@ def test_page_gives_its_words_without_scripts() -> None:
 
 
 def test_unclosed_head_does_not_swallow_the_page() -> None:
-    assert "kept" in html_text("<html><head><title>x<body><p>kept</p></body></html>")
+    page = "<html><head><title>x<body><p>kept</p></body></html>"
+    assert "kept" in html_text(page)
+    assert "kept" in page_text(page)
+
+
+def test_page_without_its_navigation_and_footer() -> None:
+    page = (
+        "<body><nav><a href='/'>Home</a> <a href='/a'>About</a></nav><main><h1>Title</h1><p>One &amp; two of the many "
+        "things.</p><pre>a\n  b</pre></main><footer>All of it</footer></body>"
+    )
+    assert page_text(page) == "Title\n\nOne & two of the many things.\n\na\n  b\n"
 
 
 def test_language_is_english_or_undetermined() -> None:

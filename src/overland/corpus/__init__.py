@@ -4,7 +4,14 @@ from overland.corpus.build import build
 from overland.corpus.loader import TokenLoader, heldout_documents
 from overland.corpus.lookup import inspect, read_documents_table
 from overland.corpus.report import CorpusReport
-from overland.corpus.section import AuthorisationSection, CodeRules, CorpusSection, ProseRules
+from overland.corpus.section import (
+    AuthorisationSection,
+    CodeRules,
+    CorpusSection,
+    ProseRules,
+    ScaleSection,
+    SourceSection,
+)
 
 __all__ = [
     "AuthorisationSection",
@@ -12,6 +19,8 @@ __all__ = [
     "CorpusReport",
     "CorpusSection",
     "ProseRules",
+    "ScaleSection",
+    "SourceSection",
     "TokenLoader",
     "build",
     "heldout_documents",

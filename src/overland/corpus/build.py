@@ -1,23 +1,42 @@
 """Raw text to token shards: read, licence gate, rules, duplicates, personal data, tokenizer, shards, lineage.
 
-All that can be refused is refused before anything is written. Files are written into a hidden folder beside `out`,
-which takes its name when complete: an interrupted build leaves no half corpus.
+    sources --read (anywhere)--> judged parts --decide (here, in order)--> decided parts
+            --finish (anywhere)--> rows and tokens --pack (here)--> corpus folder
+
+All that can be refused is refused before anything is written. Parts lie in a hidden work folder beside `out`; a build
+that was stopped or killed is continued by the same command and ends in the same bytes. The corpus itself is written
+into another hidden folder, which takes its name when complete.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from overland import runs
-from overland.corpus.clean import clean, split_documents
-from overland.corpus.gather import open_sources, select_documents
-from overland.corpus.place import check_target, finished_folder, recipe_hash
-from overland.corpus.publish import reasons_of, write_corpus
+from overland.corpus.clean import Duplicates, Heldout, heldout_rule
+from overland.corpus.document import Document
+from overland.corpus.gather import Admission, open_sources
+from overland.corpus.parts import read_part, write_part
+from overland.corpus.pieces import (
+    FinishPiece,
+    ReadPiece,
+    finish_document,
+    finish_piece,
+    piece_bytes,
+    read_piece,
+    read_pieces,
+)
+from overland.corpus.place import check_target, finished_folder, recipe_hash, work_folder
+from overland.corpus.publish import Decided, train_tokenizer, write_corpus
 from overland.corpus.report import CorpusReport
+from overland.corpus.runners import Runner, open_runner
 from overland.corpus.section import CorpusSection
+from overland.corpus.sources import Source
 from overland.errors import UsageError
 
 
@@ -32,22 +51,108 @@ def build(
 
     `tokenizer_extra_text`: representative rendered conversations, given `section.tokenizer_extra_share` of the
     tokenizer's training text. Raises UsageError before anything is written where there is nothing to read or nothing
-    that may be used; OverlandError where the disk refuses.
+    that may be used; OverlandError where the disk refuses (what was finished is kept for the next try).
     """
     started = time.monotonic()
     out = Path(out)
     recipe = recipe_hash(section, tokenizer_extra_text)
     check_target(out, recipe)
     sources = open_sources(section)
+    with work_folder(out, recipe, sources) as work, open_runner(section.scale) as runner:
+        decided = _decide(section, sources, work, runner, progress)
+        bpe = train_tokenizer(section, decided, _sample(section, decided), tokenizer_extra_text, work, progress)
+        with progress("corpus: tokenise", decided.kept, "document") as bar:
+            pieces = [
+                FinishPiece(
+                    section, decided.heldout, bpe, path, work / "rows" / path.name, work / "tokens" / f"{path.stem}.npy"
+                )
+                for path in decided.paths
+            ]
+            for count, _ in zip(decided.kept_in, runner.map(finish_piece, pieces), strict=True):
+                bar.advance(count)
+        with finished_folder(out) as folder:
+            return write_corpus(section, folder, out, pieces, sources, recipe, bpe, started, progress)
+
+
+def _decide(
+    section: CorpusSection, sources: list[Source], work: Path, runner: Runner, progress: Callable[..., Any]
+) -> Decided:
+    """Read all pieces and decide over their documents in order; what is decided lies in parts on disk."""
+    pieces = list(read_pieces(section, sources, work, piece_bytes(section, runner.workers)))
+    admission = Admission(section, sources)
+    duplicates = Duplicates(section)
+    decided = Decided()
+    # A piece is asked for unless its source is full by then; one that was asked for too early is simply not used.
+    results = runner.map(read_piece, (piece for piece in pieces if not admission.full(piece.source)))
     with progress("corpus: read", int(section.max_megabytes * 1e6), "byte") as bar:
-        documents = select_documents(section, sources, bar)
-    clean(section, documents, progress)
-    kept = [document for document in documents if document.kept]
-    if not kept:
-        reasons = ", ".join(f"{count} {why}" for why, count in reasons_of(documents).most_common(4))
+        for at, piece in enumerate(pieces):
+            documents = list(_admitted(piece, admission, results, bar))
+            for document in documents:
+                if document.kept:
+                    duplicates.decide(document)
+            path = work / "decided" / f"{at:06d}.arrow"
+            write_part(path, documents)
+            decided.add(path, documents, section.seed)
+            if at + 1 == len(pieces) or pieces[at + 1].source is not piece.source:
+                admission.refuse_useless(piece.source)
+    if not decided.kept:
+        reasons = ", ".join(f"{count} {why}" for why, count in decided.reasons.most_common(4))
         raise UsageError(
-            f"corpus: nothing is left of {len(documents)} documents ({reasons}); loosen the rules or add text"
+            f"corpus: nothing is left of {decided.documents} documents ({reasons}); loosen the rules or add text"
         )
-    split_documents(section, kept)
-    with finished_folder(out) as folder:
-        return write_corpus(section, folder, out, documents, sources, recipe, tokenizer_extra_text, started, progress)
+    decided.heldout = heldout_rule(section, np.array(decided.groups, dtype=np.uint64))
+    return decided
+
+
+def _admitted(piece: ReadPiece, admission: Admission, results: Iterator[int], bar: Any) -> Iterator[Document]:
+    """The documents of a piece after admission; a file that the budget leaves out has one row."""
+    if admission.full(piece.source):
+        for entry in piece.entries:
+            yield admission.unread(piece.source, entry)
+        return
+    while next(results) != piece.number:
+        pass
+    documents, entries = read_part(piece.path)
+    at = 0
+    for number, entry in enumerate(piece.entries):
+        start = at
+        while at < len(entries) and entries[at] == number:
+            at += 1
+        if admission.full(piece.source):
+            yield admission.unread(piece.source, entry)
+            continue
+        for document in documents[start:at]:
+            bar.advance(admission.admit(piece.source, document))
+            yield document
+
+
+def _sample(section: CorpusSection, decided: Decided) -> list[str]:
+    """The tokenizer's text: training documents in drawn order up to the budget, so the held-out text shapes nothing."""
+    left = budget = int(section.tokenizer_megabytes * 1e6)
+    chosen: dict[int, list[int]] = {}
+    order: list[tuple[int, int]] = []
+    for place in np.argsort(np.array(decided.orders, dtype=np.uint64), kind="stable"):
+        if left <= -0.1 * budget:  # a little more than needed: placeholders may be shorter than what they replace
+            break
+        if _is_train(decided.heldout, decided.groups[place]):
+            part, row = decided.places[place]
+            chosen.setdefault(part, []).append(row)
+            order.append((part, row))
+            left -= decided.sizes[place]
+    texts: dict[tuple[int, int], str] = {}
+    for part, rows in sorted(chosen.items()):
+        documents, _ = read_part(decided.paths[part])
+        for row in rows:
+            finish_document(section, documents[row])
+            texts[part, row] = documents[row].text
+    sample: list[str] = []
+    for key in order:
+        if budget <= 0:
+            break
+        sample.append(texts[key][:budget])
+        budget -= len(texts[key])
+    return sample
+
+
+def _is_train(heldout: Heldout, drawn: int) -> bool:
+    return not ((drawn < heldout.limit or drawn == heldout.always) and drawn != heldout.never)

@@ -1,57 +1,86 @@
-"""What is kept of what came in: near duplicates, repeated paragraphs, personal data, and the held-out split."""
+"""What is kept of what came in, decided in one place in the drawn order: near duplicates and repeated paragraphs.
+
+Also the held-out split, by hash of the file that a document came from: a module's docstrings and its source are one
+text, so they go together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
-from overland.corpus import pii
+import numpy as np
+from numpy.typing import NDArray
+
 from overland.corpus.dedup import NearDuplicates, RepeatedParagraphs
-from overland.corpus.document import TRIMMED, Document, Span
+from overland.corpus.document import PASS, TRIM, TRIMMED, Document, Span
 from overland.corpus.gather import draw
 from overland.corpus.quality import check
 from overland.corpus.section import CorpusSection
 
 
-def clean(section: CorpusSection, documents: list[Document], progress: Callable[..., Any]) -> None:
-    """Decide over every document in turn; of two alike, the one drawn first stays."""
-    kept = [document for document in documents if document.kept]
-    near = NearDuplicates(section.near_duplicate)
-    paragraphs = RepeatedParagraphs(section.paragraph_words)
-    with progress("corpus: clean", len(kept), "document") as bar:
-        for document in kept:
-            _clean_one(section, document, near, paragraphs)
-            bar.advance()
+class Duplicates:
+    """Feed documents in the order of survival; of two alike, the first stays."""
 
+    def __init__(self, section: CorpusSection) -> None:
+        self.section = section
+        self.near = NearDuplicates(section.near_duplicate)
+        self.paragraphs = RepeatedParagraphs(section.paragraph_words)
 
-def _clean_one(
-    section: CorpusSection, document: Document, near: NearDuplicates, paragraphs: RepeatedParagraphs
-) -> None:
-    twin = near.copy_of(document.id, document.text)
-    if twin:
-        document.drop(f"near duplicate of {twin[0]} (Jaccard {twin[1]:.2f})")
-        return
-    text, cuts = paragraphs.cut(document.id, document.text, document.domain)
-    if cuts:
+    def decide(self, document: Document) -> None:
+        """Drop a near copy; cut what earlier documents already said, and drop what is then too little."""
+        section = self.section
+        twin = self.near.copy_of(document.id, document.text)
+        if twin:
+            document.drop(
+                f"near duplicate of {twin[0]} (Jaccard {twin[1]:.2f})",
+                "near duplicate",
+                "near_duplicate",
+                twin[1],
+                section.near_duplicate,
+            )
+            return
+        text, cuts = self.paragraphs.cut(document.id, document.text, document.domain)
+        if not cuts:
+            document.note("duplicates", PASS, "near_duplicate", "", section.near_duplicate)
+            return
         broken = check(text, document.domain, section.prose, section.code)
         if broken:
-            document.drop(f"repeated paragraphs: too little is left ({document.domain}.{broken})")
+            reason = f"repeated paragraphs: too little is left ({document.domain}.{broken})"
+            document.drop(reason, "repeated paragraphs", broken)
             return
         document.spans_removed = [Span(start, end, f"repeats {first}") for start, end, first in cuts]
-        document.decision, document.reason, document.text = TRIMMED, "repeated paragraphs", text
-    if section.deidentify:
-        document.text, document.pii_replaced = pii.replace(document.text, document.domain, document.language)
+        document.decision, document.reason = TRIMMED, "repeated paragraphs"
+        removed = sum(end - start for start, end, _ in cuts)
+        document.change("repeated paragraphs", TRIM, text, "paragraph_words", removed, section.paragraph_words)
 
 
-def split_documents(section: CorpusSection, kept: list[Document]) -> None:
-    """Hold files out by hash: a module's docstrings and its source are one text, so they go together."""
-    groups = {document.group: draw(section.seed, "heldout", document.group) for document in kept}
+@dataclass(frozen=True)
+class Heldout:
+    """Which groups are held out: those drawn below `limit`, `always` too, `never` not (-1: none such)."""
+
+    seed: int
+    limit: int
+    always: int = -1
+    never: int = -1
+
+    def split(self, document: Document) -> str:
+        """The split of a document."""
+        drawn = group_draw(self.seed, document)
+        out = (drawn < self.limit or drawn == self.always) and drawn != self.never
+        return "heldout" if out else "train"
+
+
+def group_draw(seed: int, document: Document) -> int:
+    """The number, below 2^64, that a document's group draws for the held-out split."""
+    return int.from_bytes(draw(seed, "heldout", document.group)[:8], "big")
+
+
+def heldout_rule(section: CorpusSection, draws: NDArray[np.uint64]) -> Heldout:
+    """The rule for the groups' draws [documents]: never all of them, and at least one where one can be spared."""
     limit = int(section.heldout * 2**64)
-    out = {group for group, draw in groups.items() if int.from_bytes(draw[:8], "big") < limit}
-    in_order = sorted(groups, key=groups.__getitem__)
-    if section.heldout > 0 and not out and len(groups) > 1:
-        out = {in_order[0]}
-    if len(out) == len(groups):
-        out -= {in_order[-1]}
-    for document in kept:
-        document.split = "heldout" if document.group in out else "train"
+    least, most = int(draws.min()), int(draws.max())
+    if section.heldout > 0 and least >= limit and least != most:
+        return Heldout(section.seed, limit, always=least)
+    if most < limit:
+        return Heldout(section.seed, limit, never=most)
+    return Heldout(section.seed, limit)

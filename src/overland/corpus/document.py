@@ -1,4 +1,4 @@
-"""A document on its way through the corpus, and its row in documents.parquet."""
+"""A document on its way through the corpus: its text, its row in documents.parquet, its rows in decisions.parquet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KEPT, TRIMMED, DROPPED = "kept", "trimmed", "dropped"
+PASS, TRIM, REPLACE, DROP = "pass", "trim", "replace", "drop"
 
 
 @dataclass
@@ -20,6 +21,24 @@ class Span:
 
 
 @dataclass
+class Event:
+    """One decision over one document: which stage and rule, the value it saw, the threshold it was held against.
+
+    `before` and `after` are SHA-256 of the text around a decision that changed it; both empty where it did not.
+    """
+
+    stage: str
+    outcome: str
+    """pass, trim, replace or drop."""
+    rule: str = ""
+    value: str = ""
+    threshold: str = ""
+    detail: str = ""
+    before: str = ""
+    after: str = ""
+
+
+@dataclass
 class Document:
     """One text. `path` is relative to its source; `group` is what must stay in one split (the file it came from)."""
 
@@ -28,23 +47,30 @@ class Document:
     domain: str  # "code" | "prose"
     language: str  # natural language of prose ("en", "und"), programming language of code
     text: str
-    sha256_in: str  # of the file's bytes, so that `sha256sum` finds it
+    sha256_in: str  # of the file's (or the record's) bytes, so that `sha256sum` finds a file
     licence: str = ""
     licence_evidence: str = ""
+    attribution: str = ""
+    """Whom to name, where the source says so."""
+    url: str = ""
     decision: str = KEPT
     reason: str = ""
     spans_removed: list[Span] = field(default_factory=list)
     pii_replaced: Counter[str] = field(default_factory=Counter)
+    events: list[Event] = field(default_factory=list)
     split: str = ""
     tokens: int = 0
     n_bytes: int = 0
     sha256_out: str = ""
+    _id: str = ""
 
     @property
     def id(self) -> str:
         """Stable name: where it came from and what it held."""
-        key = "\0".join((self.source, self.path, self.domain, self.sha256_in))
-        return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        if not self._id:
+            key = "\0".join((self.source, self.path, self.domain, self.sha256_in))
+            self._id = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return self._id
 
     @property
     def group(self) -> str:
@@ -54,9 +80,22 @@ class Document:
     def kept(self) -> bool:
         return self.decision != DROPPED
 
-    def drop(self, reason: str) -> None:
-        """Decide against the document; its text is forgotten, its row stays."""
+    def note(
+        self, stage: str, outcome: str, rule: str = "", value: Any = "", threshold: Any = "", detail: str = ""
+    ) -> None:
+        """Remember one decision."""
+        self.events.append(Event(stage, outcome, rule, _short(value), _short(threshold), detail))
+
+    def change(self, stage: str, outcome: str, text: str, rule: str = "", value: Any = "", threshold: Any = "") -> None:
+        """Put another text in place of this one and remember what did it."""
+        before, after = text_hash(self.text), text_hash(text)
+        self.events.append(Event(stage, outcome, rule, _short(value), _short(threshold), "", before, after))
+        self.text = text
+
+    def drop(self, reason: str, stage: str = "", rule: str = "", value: Any = "", threshold: Any = "") -> None:
+        """Decide against the document; its text is forgotten, its rows stay."""
         self.decision, self.reason, self.text = DROPPED, reason, ""
+        self.note(stage or reason.split(":")[0], DROP, rule, value, threshold, reason)
 
     def row(self) -> dict[str, Any]:
         """The row of documents.parquet."""
@@ -66,6 +105,8 @@ class Document:
             "path": self.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
             "licence": self.licence,
             "licence_evidence": self.licence_evidence,
+            "attribution": self.attribution,
+            "url": self.url,
             "domain": self.domain,
             "language": self.language,
             "decision": self.decision,
@@ -78,3 +119,12 @@ class Document:
             "sha256_in": self.sha256_in,
             "sha256_out": self.sha256_out,
         }
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of a text's UTF-8."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import hashlib
 import os
@@ -10,14 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from overland import runs
+from overland import __version__, runs
 from overland.corpus.section import CorpusSection
+from overland.corpus.sources import Source
 from overland.errors import OverlandError, UsageError
 
 
 def recipe_hash(section: CorpusSection, extra: Sequence[str]) -> str:
     """What makes two builds the same: the recipe, and the conversations that shaped the tokenizer."""
-    digest = hashlib.sha256(section.model_dump_json().encode())
+    digest = hashlib.sha256(section.model_dump_json(exclude={"scale"}).encode())
+    if section.licences.endswith(".toml"):  # a policy is part of the recipe
+        digest.update(Path(section.licences).read_bytes())
     for text in extra:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
     return digest.hexdigest()
@@ -32,6 +36,49 @@ def check_target(out: Path, recipe: str) -> None:
         raise UsageError(f"--out {out}: exists and is not a corpus; choose another folder")
     if runs.read_json(lineage).get("recipe_sha256") != recipe:
         raise UsageError(f"--out {out}: holds a corpus of another recipe; choose another folder or delete it")
+
+
+@contextmanager
+def work_folder(out: Path, recipe: str, sources: Sequence[Source]) -> Iterator[Path]:
+    """The hidden folder `.NAME.work` beside `out` with what a build has finished so far.
+
+    It belongs to one recipe over one listing of sources (another's is emptied) and to one build at a time. It goes
+    when the corpus is there, or when the recipe turns out to be wrong; after any other end it stays for the next try.
+    Raises UsageError where another build is at work in it, OverlandError where it cannot be written.
+    """
+    work = out.parent / f".{out.name}.work"
+    key = hashlib.sha256(f"{__version__}\0{recipe}".encode())
+    for source in sources:
+        key.update(f"\0{source.name}\0{source.root}\0{source.evidence}".encode("utf-8", "surrogateescape"))
+        for entry in source.files:
+            key.update(f"\0{entry.path}\0{entry.size}\0{entry.groups}".encode("utf-8", "surrogateescape"))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work.mkdir(exist_ok=True)
+        with open(work / "lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(f"--out {out}: another build is writing it; wait for it or choose another") from error
+            mark = work / "key"
+            if not mark.is_file() or mark.read_text() != key.hexdigest():
+                for old in work.iterdir():
+                    if old.name != "lock":
+                        shutil.rmtree(old) if old.is_dir() else old.unlink()
+                for name in ("read", "decided", "rows", "tokens"):
+                    (work / name).mkdir()
+                runs.atomic_write(mark, key.hexdigest())
+            try:
+                with runs.explain_disk_errors(out):
+                    yield work
+            except UsageError:
+                shutil.rmtree(work, ignore_errors=True)
+                raise
+            shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise OverlandError(
+            f"{out}: cannot be written ({error.strerror or error}); what was finished is kept in {work}"
+        ) from error
 
 
 @contextmanager

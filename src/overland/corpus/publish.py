@@ -1,121 +1,238 @@
-"""Writing a corpus: tokenizer, shards, index, the table of documents, lineage."""
+"""Writing a corpus: tokenizer, shards, index, the tables of documents and decisions, lineage, attribution."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from overland import runs
 from overland.chat import SPECIAL_TOKENS, build_tokenizer
 from overland.corpus.bpe import train_bpe
+from overland.corpus.clean import Heldout, group_draw
 from overland.corpus.document import DROPPED, KEPT, TRIMMED, Document
 from overland.corpus.gather import authorisations_of, draw
+from overland.corpus.parts import decisions_schema, decisions_table, documents_schema, documents_table, read_part
+from overland.corpus.pieces import FinishPiece
 from overland.corpus.report import CorpusReport
 from overland.corpus.section import CorpusSection
 from overland.corpus.shards import DTYPE, FORMAT, ShardWriter
 from overland.corpus.sources import Source
-from overland.licences import BillLine, bill_of_materials
+from overland.licences import BillLine, bill_of_materials, profile
 
-FORMAT_VERSION = "overland corpus 1"
+FORMAT_VERSION = "overland corpus 2"
+ROWS = 16_384  # of a Parquet row group, whatever the parts were
+
+
+@dataclass
+class Decided:
+    """What is known once every document was decided over: where each kept one lies and what it draws."""
+
+    paths: list[Path] = field(default_factory=list)
+    kept_in: list[int] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    orders: list[int] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    documents: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    heldout: Heldout = field(default_factory=lambda: Heldout(0, 0))
+
+    @property
+    def kept(self) -> int:
+        return len(self.places)
+
+    def add(self, path: Path, documents: list[Document], seed: int) -> None:
+        before = self.kept
+        for row, document in enumerate(documents):
+            if document.kept:
+                self.places.append((len(self.paths), row))
+                self.orders.append(order_draw(seed, document))
+                self.groups.append(group_draw(seed, document))
+                self.sizes.append(len(document.text))
+        self.paths.append(path)
+        self.kept_in.append(self.kept - before)
+        self.documents += len(documents)
+        self.reasons.update(reasons_of(documents))
+
+
+def order_draw(seed: int, document: Document) -> int:
+    """The number, below 2^64, that says where in the shards a document comes."""
+    return int.from_bytes(draw(seed, "order", document.id)[:8], "big")
+
+
+def train_tokenizer(
+    section: CorpusSection,
+    decided: Decided,
+    sample: list[str],
+    extra: Sequence[str],
+    work: Path,
+    progress: Callable[..., Any],
+) -> Path:
+    """Train the byte-level BPE on the sample; the file, without special tokens, that workers tokenise with."""
+    path = work / "bpe.json"
+    if not path.exists():
+        with progress("corpus: tokenizer", None, "step") as bar:
+            bpe = train_bpe(sample, section.vocab_size - len(SPECIAL_TOKENS), extra, section.tokenizer_extra_share)
+            runs.atomic_write(path, bpe.to_str())
+            bar.advance()
+    return path
 
 
 def write_corpus(
     section: CorpusSection,
     folder: Path,
     out: Path,
-    documents: list[Document],
+    pieces: list[FinishPiece],
     sources: list[Source],
     recipe: str,
-    extra: Sequence[str],
+    bpe: Path,
     started: float,
     progress: Callable[..., Any],
 ) -> CorpusReport:
     """Write every file of the corpus into `folder`, which will be renamed to `out`."""
-    kept = sorted((d for d in documents if d.kept), key=lambda d: draw(section.seed, "order", d.id))
-    with progress("corpus: tokenizer", None, "step") as bar:
-        bpe = train_bpe(
-            _sample(section, kept), section.vocab_size - len(SPECIAL_TOKENS), extra, section.tokenizer_extra_share
-        )
-        tokenizer = build_tokenizer(bpe)
-        tokenizer.save(folder / "tokenizer.json")
-        bar.advance()
+    from tokenizers import Tokenizer
+
+    tokenizer = build_tokenizer(Tokenizer.from_file(str(bpe)))
+    tokenizer.save(folder / "tokenizer.json")
     eos = tokenizer.special("[EOS]")
+    tally = _Tally()
+    _write_tables(folder, tally.count(section.seed, _documents(pieces)))
     writers = {name: ShardWriter(folder / "shards", name, eos, section.shard_tokens) for name in ("train", "heldout")}
-    with progress("corpus: shards", len(kept), "document") as bar:
-        for first in range(0, len(kept), 16):
-            group = kept[first : first + 16]
-            for document, encoding in zip(
-                group, bpe.encode_batch_fast([d.text for d in group], add_special_tokens=False), strict=True
-            ):
-                _add(writers[document.split], document, encoding.ids)
-                bar.advance()
+    tokens = [np.load(piece.tokens, mmap_mode="r") for piece in pieces]
+    with progress("corpus: shards", len(tally.kept), "document") as bar:
+        for place in np.argsort(np.array([kept.order for kept in tally.kept], dtype=np.uint64), kind="stable"):
+            kept = tally.kept[place]
+            ids = tokens[kept.part][kept.start : kept.start + kept.tokens]
+            writers[kept.split].add(kept.id, ids, kept.n_bytes)
+            bar.advance()
     splits = {name: writer.close() for name, writer in writers.items()}
     runs.write_json(
         folder / "index.json",
-        {
-            "format": FORMAT,
-            "vocab_size": tokenizer.vocab_size,
-            "eos": eos,
-            "dtype": DTYPE.str,
-            "splits": splits,
-        },
+        {"format": FORMAT, "vocab_size": tokenizer.vocab_size, "eos": eos, "dtype": DTYPE.str, "splits": splits},
     )
-    _write_table(folder / "documents.parquet", documents)
-    bill = bill_of_materials(BillLine(d.licence, d.source, d.tokens, d.n_bytes) for d in kept)
-    report = _report(out, documents, kept, splits, tokenizer.vocab_size, bill, sources, time.monotonic() - started)
+    rule = profile(section.licences).rule
+    bill = bill_of_materials(tally.lines, rule)
+    report = _report(out, tally, splits, tokenizer.vocab_size, bill, sources, time.monotonic() - started)
+    runs.atomic_write(folder / "ATTRIBUTION.md", attribution_page(bill))
     runs.write_json(folder / "lineage.json", _lineage(section, folder, recipe, bill, report))
     return report
 
 
-def _sample(section: CorpusSection, kept: list[Document]) -> list[str]:
-    """The tokenizer's text: training documents in drawn order up to the budget, so the held-out text shapes nothing."""
-    texts: list[str] = []
-    left = int(section.tokenizer_megabytes * 1e6)
-    for document in kept:
-        if document.split == "train" and left > 0:
-            texts.append(document.text[:left])
-            left -= len(document.text)
-    return texts
+@dataclass(frozen=True)
+class _Kept:
+    """A document's tokens: [start, start + tokens) of a part."""
+
+    id: str
+    split: str
+    order: int
+    part: int
+    start: int
+    tokens: int
+    n_bytes: int
 
 
-def _add(writer: ShardWriter, document: Document, ids: list[int]) -> None:
-    raw = document.text.encode()
-    document.tokens, document.n_bytes = len(ids) + 1, len(raw)
-    document.sha256_out = hashlib.sha256(raw).hexdigest()
-    writer.add(document.id, ids, len(raw))
+@dataclass
+class _Tally:
+    """What the tables say in sum, counted while they are written."""
+
+    kept: list[_Kept] = field(default_factory=list)
+    lines: list[BillLine] = field(default_factory=list)
+    decisions: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    replaced: Counter[str] = field(default_factory=Counter)
+    domains: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def count(self, seed: int, parts: Iterator[tuple[int, list[Document]]]) -> Iterator[list[Document]]:
+        for part, documents in parts:
+            start = 0
+            for document in documents:
+                self.decisions[document.decision] += 1
+                if document.kept:
+                    tokens = document.tokens - 1
+                    self.kept.append(
+                        _Kept(
+                            document.id,
+                            document.split,
+                            order_draw(seed, document),
+                            part,
+                            start,
+                            tokens,
+                            document.n_bytes,
+                        )
+                    )
+                    start += tokens
+                    self._sum(document)
+            self.reasons.update(reasons_of(documents))
+            yield documents
+
+    def _sum(self, document: Document) -> None:
+        entry = self.domains.setdefault(document.domain, {"documents": 0, "tokens": 0, "bytes": 0})
+        entry["documents"] += 1
+        entry["tokens"] += document.tokens
+        entry["bytes"] += document.n_bytes
+        self.replaced.update(document.pii_replaced)
+        self.lines.append(
+            BillLine(
+                document.licence, document.source, document.tokens, document.n_bytes, document.attribution, document.url
+            )
+        )
 
 
-def _write_table(path: Path, documents: list[Document]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _documents(pieces: list[FinishPiece]) -> Iterator[tuple[int, list[Document]]]:
+    for part, piece in enumerate(pieces):
+        yield part, read_part(piece.rows)[0]
 
-    text = [
-        (name, pa.string()) for name in ("id", "source", "path", "licence", "licence_evidence", "domain", "language")
-    ]
-    span = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())])
-    schema = pa.schema(
-        [
-            *text,
-            ("decision", pa.string()),
-            ("reason", pa.string()),
-            ("spans_removed", pa.list_(span)),
-            ("pii_replaced", pa.map_(pa.string(), pa.int64())),
-            ("split", pa.string()),
-            ("tokens", pa.int64()),
-            ("bytes", pa.int64()),
-            ("sha256_in", pa.string()),
-            ("sha256_out", pa.string()),
-        ]
-    )
-    rows = [{**row, "pii_replaced": list(row["pii_replaced"].items())} for row in (d.row() for d in documents)]
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer, compression="zstd")
-    runs.atomic_write(path, buffer.getvalue())
+
+def _write_tables(folder: Path, parts: Iterator[list[Document]]) -> None:
+    """documents.parquet and decisions.parquet, a row group at a time."""
+    documents = TableWriter(folder / "documents.parquet", documents_schema())
+    decisions = TableWriter(folder / "decisions.parquet", decisions_schema())
+    for part in parts:
+        documents.add(documents_table(part))
+        decisions.add(decisions_table(part))
+    documents.close()
+    decisions.close()
+
+
+class TableWriter:
+    """A Parquet file whose row groups have the same size however the rows arrived."""
+
+    def __init__(self, path: Path, schema: Any) -> None:
+        import pyarrow.parquet as pq
+
+        self.file = open(path, "wb")  # noqa: SIM115 - closed with the table
+        self.writer = pq.ParquetWriter(self.file, schema, compression="zstd")
+        self.waiting: list[Any] = []
+        self.rows = 0
+
+    def add(self, table: Any) -> None:
+        """Append rows."""
+        self.waiting.append(table)
+        self.rows += table.num_rows
+        if self.rows >= ROWS:
+            self._write(whole_groups=True)
+
+    def _write(self, whole_groups: bool) -> None:
+        import pyarrow as pa
+
+        table = pa.concat_tables(self.waiting).combine_chunks()
+        cut = table.num_rows - table.num_rows % ROWS if whole_groups else table.num_rows
+        for start in range(0, cut, ROWS):
+            self.writer.write_table(table.slice(start, min(ROWS, cut - start)), row_group_size=ROWS)
+        self.waiting, self.rows = [table.slice(cut)], table.num_rows - cut
+
+    def close(self) -> None:
+        """Write what is left and the footer."""
+        if self.rows:
+            self._write(whole_groups=False)
+        self.writer.close()
+        self.file.close()
 
 
 def reasons_of(documents: list[Document]) -> Counter[str]:
@@ -123,36 +240,42 @@ def reasons_of(documents: list[Document]) -> Counter[str]:
     out: Counter[str] = Counter()
     for document in documents:
         if document.reason:
-            out[document.reason.split(" of ")[0] if "duplicate" in document.reason else document.reason] += 1
+            reason = document.reason
+            if "duplicate" in reason:
+                reason = reason.split(" of ")[0].split(":")[0]
+            out[reason] += 1
     return out
+
+
+def attribution_page(bill: dict[str, dict[str, Any]]) -> str:
+    """Who is to be named, by licence: what goes along with the corpus and with what is trained on it."""
+    out = ["# Attribution", "", "The text of this corpus is by the people and projects named here.", ""]
+    for licence, entry in bill.items():
+        out += [f"## {licence}", ""]
+        out += [f"Licence: {url}" for url in entry["urls"]]
+        out += [""] if entry["urls"] else []
+        named = entry["attribution_owed"]
+        out += [f"- {who}" for who in named] or ["Nobody has to be named."]
+        out.append("")
+    return "\n".join(out)
 
 
 def _report(
     out: Path,
-    documents: list[Document],
-    kept: list[Document],
+    tally: _Tally,
     splits: dict[str, Any],
     vocab_size: int,
     bill: dict[str, dict[str, Any]],
     sources: list[Source],
     seconds: float,
 ) -> CorpusReport:
-    domains: dict[str, dict[str, int]] = {}
-    replaced: Counter[str] = Counter()
-    for document in kept:
-        entry = domains.setdefault(document.domain, {"documents": 0, "tokens": 0, "bytes": 0})
-        entry["documents"] += 1
-        entry["tokens"] += document.tokens
-        entry["bytes"] += document.n_bytes
-        replaced.update(document.pii_replaced)
-    counts = Counter(document.decision for document in documents)
     tokens = sum(split["tokens"] for split in splits.values())
     return CorpusReport(
         path=out,
         seconds=seconds,
-        documents={name: counts[name] for name in (KEPT, TRIMMED, DROPPED)},
-        reasons=dict(reasons_of(documents).most_common()),
-        domains=dict(sorted(domains.items())),
+        documents={name: tally.decisions[name] for name in (KEPT, TRIMMED, DROPPED)},
+        reasons=dict(tally.reasons.most_common()),
+        domains=dict(sorted(tally.domains.items())),
         train_tokens=splits["train"]["tokens"],
         heldout_tokens=splits["heldout"]["tokens"],
         train_bytes=splits["train"]["text_bytes"],
@@ -161,7 +284,7 @@ def _report(
         heldout_documents=splits["heldout"]["documents"],
         vocab_size=vocab_size,
         bytes_per_token=sum(split["text_bytes"] for split in splits.values()) / max(1, tokens),
-        pii_replaced=dict(sorted(replaced.items())),
+        pii_replaced=dict(sorted(tally.replaced.items())),
         licences=bill,
         skipped={source.name: dict(source.skipped.most_common()) for source in sources},
     )
@@ -173,8 +296,7 @@ def _lineage(
     figures = report.to_dict()
     for name in ("path", "seconds", "licences"):  # the file is the same for the same input, wherever and whenever built
         del figures[name]
-    recipe_fields = section.model_dump(mode="json", exclude={"text"})
-    files = [folder / name for name in ("index.json", "documents.parquet", "tokenizer.json")]
+    recipe_fields = section.model_dump(mode="json", exclude={"text", "scale"})
     return {
         "format": FORMAT_VERSION,
         "recipe_sha256": recipe,
@@ -191,5 +313,12 @@ def _lineage(
             for word in authorisations_of(section)
         ],
         "figures": figures,
-        "files": {file.name: runs.sha256_file(file) for file in files},
+        "removed": [],
+        "files": file_hashes(folder),
     }
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file that lineage.json vouches for; index.json vouches for the shards."""
+    names = ("index.json", "documents.parquet", "decisions.parquet", "tokenizer.json", "ATTRIBUTION.md")
+    return {name: runs.sha256_file(folder / name) for name in names}

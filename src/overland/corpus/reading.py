@@ -1,4 +1,4 @@
-"""One file to documents: bytes to text, then a module to its source and its docstrings, a page to its words."""
+"""One file to documents: bytes to text, a module to its source and its docstrings, a page to its words, records."""
 
 from __future__ import annotations
 
@@ -7,65 +7,147 @@ import codecs
 import hashlib
 import inspect
 import io
-import os
-import re
 import tokenize
 import warnings
-from html.parser import HTMLParser
+from collections.abc import Iterator
+from typing import Any
 
 from overland.corpus.document import Document
 from overland.corpus.evidence import find_evidence
-from overland.corpus.sources import FileEntry, Source
+from overland.corpus.formats import (
+    Broken,
+    Record,
+    decompressed,
+    json_records,
+    parquet_records,
+    warc_records,
+)
+from overland.corpus.page import page_text
+from overland.corpus.section import SourceSection
+from overland.corpus.sources import CODE, PAGES, RECORDS, FileEntry, Source, suffix_of
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_LANGUAGES = {".py": "python"}
 _ENGLISH = frozenset(("the", "of", "and", "to", "is", "in", "that", "for", "a", "with", "be", "or"))
+_DEFAULTS = SourceSection(name="default", path=".")
 
 
-def read_documents(source: Source, entry: FileEntry, max_bytes: int) -> list[Document]:
-    """The documents of one file. One that cannot be used comes back dropped, with the reason."""
-    suffix = os.path.splitext(entry.path)[1].lower()
-    code = suffix == ".py"
-    document = Document(source.name, entry.path, "code" if code else "prose", _LANGUAGES.get(suffix, "und"), "", "")
+def read_documents(source: Source, entry: FileEntry, max_bytes: int) -> Iterator[Document]:
+    """The documents of one file. What cannot be used comes back dropped, with the reason; nothing raises."""
+    suffix = suffix_of(entry.path)
+    if suffix in RECORDS:
+        yield from _read_records(source, entry, suffix, max_bytes)
+        return
+    document = _blank(source, entry.path, suffix)
     if entry.size > max_bytes:
         document.drop(f"too large: {entry.size} bytes, corpus.max_file_megabytes allows {max_bytes / 1e6:g} MB")
-        return [document]
+        yield document
+        return
     try:
-        raw = (source.root / entry.path).read_bytes()
+        with source.open(entry.path) as file:
+            raw = file.read(max_bytes + 1)
     except OSError as error:
-        document.drop(f"unreadable: {error.strerror}")
-        return [document]
+        document.drop(f"unreadable: {error.strerror or error}")
+        yield document
+        return
+    if len(raw) > max_bytes:  # it grew since it was listed, or its store did not know its size
+        document.drop(f"too large: over {max_bytes} bytes, corpus.max_file_megabytes allows {max_bytes / 1e6:g} MB")
+        yield document
+        return
+    yield from _documents_of(source, document, raw, suffix, suffix in PAGES, {})
+
+
+def _blank(source: Source, path: str, suffix: str) -> Document:
+    code = CODE.get(suffix)
+    fields = source.fields or _DEFAULTS
+    domain = fields.domain or ("code" if code else "prose")
+    return Document(source.name, path, domain, code or fields.language or "und", "", "", attribution=fields.attribution)
+
+
+def _read_records(source: Source, entry: FileEntry, suffix: str, max_bytes: int) -> Iterator[Document]:
+    fields = source.fields or _DEFAULTS
+    wanted = (fields.licence_field, fields.url_field, fields.language_field, fields.domain_field, fields.author_field)
+    try:
+        with source.open(entry.path) as file:
+            records: Iterator[Record | Broken]
+            if suffix == ".parquet":
+                records = parquet_records(file, entry.groups, fields.text_field, fields.id_field, wanted)
+            elif suffix.startswith(".warc"):
+                records = warc_records(file, entry.path, max_bytes)
+            else:
+                records = json_records(decompressed(file, entry.path), max_bytes, fields.text_field, fields.id_field)
+            for record in records:
+                document = _blank(source, f"{entry.path}#{record.name}", "")
+                if isinstance(record, Broken):
+                    document.drop(record.reason)
+                    yield document
+                elif len(record.raw) > max_bytes:
+                    document.drop(
+                        f"too large: {len(record.raw)} bytes, corpus.max_file_megabytes allows {max_bytes / 1e6:g} MB"
+                    )
+                    yield document
+                else:
+                    yield from _documents_of(source, document, record.raw, "", record.page, record.fields)
+    except OSError as error:
+        document = _blank(source, entry.path, suffix)
+        document.drop(f"unreadable: {error.strerror or error}")
+        yield document
+
+
+def _documents_of(
+    source: Source, document: Document, raw: bytes, suffix: str, page: bool, values: dict[str, Any]
+) -> Iterator[Document]:
+    """The document with its text, licence and language; of Python source also a second one, its docstrings."""
+    fields = source.fields or _DEFAULTS
     document.sha256_in = hashlib.sha256(raw).hexdigest()
     text = decode(raw, suffix)
     if text is None:
         document.drop("binary: NUL bytes" if b"\0" in raw else "encoding: neither UTF-8 nor what the file declares")
-        return [document]
-    document.licence, document.licence_evidence, conflict = find_evidence(source, text)
-    if conflict:
-        document.drop(conflict)
-        return [document]
-    if suffix == ".html":
-        text = html_text(text)
-    document.text = text
-    if not code:
-        document.language = language_of(text)
-        return [document]
-    documents = [document]
-    prose = docstrings(text)
-    if prose:
-        documents.append(
-            Document(
-                source.name,
-                entry.path,
-                "prose",
-                language_of(prose),
-                prose,
-                document.sha256_in,
-                document.licence,
-                document.licence_evidence,
-            )
+        yield document
+        return
+    evidence = find_evidence(
+        source.evidence,
+        document.path.split("#", 1)[0] if values else document.path,
+        text,
+        declared=source.declared,
+        declared_by=source.declared_by,
+        stated=_text(values.get(fields.licence_field)),
+        attribution=_text(values.get(fields.author_field)) or document.attribution,
+        page=page,
+    )
+    document.licence, document.licence_evidence = evidence.expression, evidence.where
+    document.attribution, document.url = evidence.attribution, _text(values.get(fields.url_field)) or ""
+    if evidence.conflict:
+        document.drop(evidence.conflict, "licence")
+        yield document
+        return
+    document.text = page_text(text) if page else text
+    document.domain = _text(values.get(fields.domain_field)) or document.domain
+    if document.domain == "code":
+        if values and (named := _text(values.get(fields.language_field))):
+            document.language = named
+    elif document.language == "und":
+        document.language = _text(values.get(fields.language_field)) or language_of(document.text)
+    yield document
+    if suffix == ".py" and document.domain == "code" and (prose := docstrings(text)):
+        yield Document(
+            source.name,
+            document.path,
+            "prose",
+            language_of(prose),
+            prose,
+            document.sha256_in,
+            document.licence,
+            document.licence_evidence,
+            document.attribution,
+            document.url,
         )
-    return documents
+
+
+def _text(value: Any) -> str:
+    """A field of a record as one line of text; a list (of licences, of authors) of one or more is joined."""
+    if isinstance(value, (list, tuple)):
+        value = " AND ".join(str(item) for item in value if item)
+    return " ".join(str(value).split())[:400] if value not in (None, "") else ""
 
 
 def decode(raw: bytes, suffix: str) -> str | None:
@@ -115,45 +197,3 @@ def language_of(text: str) -> str:
     """`en` where English function words make up a twelfth of the words, else `und` (undetermined)."""
     words = text[:8000].lower().split()
     return "en" if words and sum(word in _ENGLISH for word in words) * 12 >= len(words) else "und"
-
-
-class _PageText(HTMLParser):
-    _SILENT = frozenset(("script", "style", "head", "template", "noscript", "svg"))
-    _BLOCK = frozenset(
-        ("p", "div", "section", "article", "li", "ul", "ol", "table", "tr", "br", "pre", "blockquote", "dd", "dt", "hr")
-    ) | frozenset(f"h{level}" for level in range(1, 7))
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.pieces: list[str] = []
-        self.silent = 0
-        self.verbatim = 0
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.silent += tag in self._SILENT
-        self.verbatim += tag == "pre"
-        if tag == "body":
-            self.silent = 0  # an unclosed <head> must not swallow the page
-        if tag in self._BLOCK:
-            self.pieces.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._SILENT:
-            self.silent = max(0, self.silent - 1)
-        if tag == "pre":
-            self.verbatim = max(0, self.verbatim - 1)
-        if tag in self._BLOCK:
-            self.pieces.append("\n\n" if tag in ("p", "pre", "table", "ul", "ol") else "\n")
-
-    def handle_data(self, data: str) -> None:
-        if not self.silent:
-            self.pieces.append(data if self.verbatim else re.sub(r"\s+", " ", data))
-
-
-def html_text(page: str) -> str:
-    """The words of a page, a line a block, without scripts, styles and its head."""
-    parser = _PageText()
-    parser.feed(page)
-    parser.close()
-    lines = (line.rstrip() if line.startswith("  ") else line.strip() for line in "".join(parser.pieces).split("\n"))
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from overland.config import Section
-from overland.licences import PROFILES, Authorisation, normalise
+from overland.errors import OverlandError
+from overland.licences import Authorisation, normalise, profile
 
 
 class AuthorisationSection(Section):
@@ -35,6 +37,58 @@ class AuthorisationSection(Section):
     def record(self) -> Authorisation:
         """The same as the licences room knows it."""
         return Authorisation(self.licence, self.who, self.reason, self.until, self.sources)
+
+
+class SourceSection(Section):
+    """One source: a folder, a file or an fsspec URL, whose licence and fields the recipe states."""
+
+    name: str
+    """How it is called in documents.parquet and in authorisations."""
+    path: str
+    """A folder, a file, or a URL that fsspec knows (s3://bucket/folder, https://...)."""
+    licence: str | None = None
+    """SPDX expression for documents that state none themselves. One that contradicts what is found is refused."""
+    attribution: str = ""
+    """Whom to name where the licence asks for it."""
+    domain: str | None = None
+    """code or prose; none decides by the file's suffix."""
+    language: str | None = None
+    """Language of all its prose, for example de; none finds out."""
+    text_field: str = "text"
+    """Field of JSON lines and column of Parquet that holds the text."""
+    id_field: str = "id"
+    """Field that names the record; the record's number where it is missing."""
+    licence_field: str = "license"
+    """Field that states the record's licence."""
+    url_field: str = "url"
+    """Field with the record's address."""
+    language_field: str = "language"
+    """Field with the record's language."""
+    domain_field: str = "domain"
+    """Field with the record's domain."""
+    author_field: str = "author"
+    """Field with whom to name."""
+
+    @field_validator("licence")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        try:
+            return None if value is None else normalise(value)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+
+
+class ScaleSection(Section):
+    """Where a build runs and how much memory it may take. Changes nothing of what is built."""
+
+    runner: Literal["here", "processes", "ray"] = "here"
+    """here: in this process; processes: in worker processes of this machine; ray: on a Ray cluster."""
+    workers: int = Field(default=0, ge=0)
+    """Workers at the same time; 0 takes one a core (or all of the cluster's)."""
+    memory_megabytes: float = Field(default=2000.0, ge=100)
+    """Memory that text on its way may take, over all workers of a machine; smaller pieces where it is less."""
+    ray_address: str | None = None
+    """Address of a running Ray cluster, for example auto or ray://head:10001; none starts one on this machine."""
 
 
 class ProseRules(Section):
@@ -91,13 +145,17 @@ class CorpusSection(Section):
     stdlib: bool = True
     """Read the source and docstrings of the installed Python standard library."""
     text: tuple[str, ...] = ()
-    """Folders with .txt, .md, .rst, .py or .html files of your own."""
+    """Folders (or fsspec URLs) of text, code, pages, JSON lines, Parquet or WARC of your own."""
+    source: tuple[SourceSection, ...] = ()
+    """Sources with a licence, a domain and field names of their own."""
     text_licence: str | None = None
     """SPDX expression for the files under `text` that state none themselves, for example "CC-BY-4.0"."""
     text_authorised: str | None = None
     """Why you may train on the files under `text` whatever their licence is (or none is stated); kept in lineage."""
     licences: str = "cc"
-    """Licence profile: cc (CC0, public domain, CC-BY, CC-BY-SA) or none. All else needs an authorisation."""
+    """Policy: cc (CC0, public domain, CC-BY, CC-BY-SA), none, or a .toml file. All else needs an authorisation."""
+    uses: tuple[Literal["train", "redistribute", "commercial"], ...] = ("train",)
+    """All that the text is wanted for; a licence that the policy does not grant for each of them is refused."""
     authorisations: tuple[AuthorisationSection, ...] = (
         AuthorisationSection(
             licence="PSF-2.0",
@@ -136,12 +194,16 @@ class CorpusSection(Section):
     """A shard is closed after the document that takes it past this many tokens."""
     seed: int = 0
     """Draws the sample, the held-out split and the order of documents."""
+    scale: ScaleSection = ScaleSection()
+    """Where it runs; decides nothing about the result."""
 
     @field_validator("licences")
     @classmethod
     def _profile(cls, value: str) -> str:
-        if value not in PROFILES:
-            raise ValueError(f"'{value}' is no profile; choose one of: {', '.join(PROFILES)}")
+        try:
+            profile(value)
+        except OverlandError as error:
+            raise ValueError(str(error)) from error
         return value
 
     @field_validator("text_licence")

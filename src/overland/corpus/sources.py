@@ -1,6 +1,8 @@
-"""Where text comes from: the installed standard library and the user's folders. Lists files; reads none.
+"""Where text comes from: the installed standard library, the user's folders, and remote ones through fsspec.
 
-A walk never follows symbolic links to folders (loops) and takes regular files only (a pipe would block for ever).
+Lists files; reads none of their text. A walk never follows symbolic links to folders (loops) and takes regular files
+only (a pipe would block for ever). What a listed file holds is decided by its suffix: text, code and pages are one
+document each; JSON lines, Parquet and WARC files hold many.
 """
 
 from __future__ import annotations
@@ -12,39 +14,83 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any, BinaryIO
 
+from overland.corpus.evidence import FolderEvidence, is_evidence_file, read_folder_evidence
+from overland.corpus.section import SourceSection
 from overland.errors import OverlandError, UsageError
-from overland.licences import recognise_licence
 
-SUFFIXES = (".txt", ".md", ".rst", ".py", ".html")
+PROSE = (".txt", ".md", ".rst", ".tex")
+PAGES = (".html", ".htm", ".xhtml")
+CODE = {
+    ".py": "python", ".c": "c", ".h": "c", ".cc": "c++", ".cpp": "c++", ".hpp": "c++", ".rs": "rust", ".go": "go",
+    ".java": "java", ".kt": "kotlin", ".js": "javascript", ".ts": "typescript", ".rb": "ruby", ".php": "php",
+    ".sh": "shell", ".sql": "sql", ".cs": "c#", ".swift": "swift", ".scala": "scala", ".jl": "julia", ".lua": "lua",
+    ".hs": "haskell", ".ml": "ocaml", ".pl": "perl", ".r": "r", ".css": "css",
+}  # fmt: skip
+RECORDS = (
+    ".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".parquet", ".warc", ".warc.gz",
+    ".warc.zst",
+)  # fmt: skip
+SUFFIXES = (*PROSE, *PAGES, *CODE, *RECORDS)
 _TEST_FOLDERS = frozenset(("test", "tests", "idle_test", "__pycache__", "site-packages", "dist-packages"))
-_LICENCE_FILES = ("licence", "license", "copying", "unlicense", "unlicence")
+_HIDDEN = frozenset(("__pycache__", ".git", ".hg", ".svn"))
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file of a source: its path relative to the root, with `/`, and its size in bytes."""
+    """One file of a source: its path relative to the root, with `/`, and its size in bytes.
+
+    `groups`: of a Parquet file, the row groups [start, end) that this entry stands for; None is all of them.
+    """
 
     path: str
     size: int
+    groups: tuple[int, int] | None = None
 
 
 @dataclass
 class Source:
-    """A root folder and what it offers. `folder_licences`: each licence file at the root and its SPDX key, or None."""
+    """A root (a folder, one file, or an fsspec URL) and what it offers. Picklable: workers open files through it."""
 
     name: str
-    root: Path
+    root: Path | str
     declared: str | None = None  # expression that the recipe states for files without their own
     declared_by: str = ""
-    folder_licences: dict[str, str | None] = field(default_factory=dict)
+    evidence: FolderEvidence = field(default_factory=FolderEvidence)
+    fields: SourceSection | None = None
     files: list[FileEntry] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
 
     @property
     def is_stdlib(self) -> bool:
         return self.name.startswith("python-stdlib-")
+
+    @property
+    def remote(self) -> bool:
+        return isinstance(self.root, str)
+
+    @cached_property
+    def _filesystem(self) -> Any:
+        import fsspec
+
+        return fsspec.core.url_to_fs(self.root)
+
+    def open(self, path: str) -> BinaryIO:
+        """One of its files for reading. Raises OSError."""
+        if isinstance(self.root, Path):
+            return open(self.root / path if path else self.root, "rb")
+        system, base = self._filesystem
+        opened: BinaryIO = system.open(f"{base.rstrip('/')}/{path}" if path else base, "rb")
+        return opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker needs: the listing stays behind, a connection cannot travel."""
+        state = dict(self.__dict__)
+        state.pop("_filesystem", None)
+        return {**state, "files": [], "skipped": Counter()}
 
     def describe_skipped(self) -> str:
         """`14 files skipped: 9 .png, 5 .bin`."""
@@ -53,11 +99,17 @@ class Source:
         return f"{total} file{'s' if total != 1 else ''} skipped: {parts}" if total else "it holds no files"
 
 
+def suffix_of(path: str) -> str:
+    """The suffix that decides how a file is read: `.jsonl.zst`, `.py`, or "" ."""
+    name = path.rsplit("/", 1)[-1].lower()
+    return next((suffix for suffix in RECORDS if name.endswith(suffix)), os.path.splitext(name)[1])
+
+
 def stdlib_source() -> Source:
     """The standard library of the running interpreter, without tests and without installed packages."""
     root = Path(sysconfig.get_paths()["stdlib"])
     source = Source(f"python-stdlib-{platform.python_version()}", root, "PSF-2.0", "the standard library")
-    _walk(source, (".py",), _TEST_FOLDERS, follow_files=True)
+    _walk(source, root, frozenset((".py",)), _TEST_FOLDERS, follow_files=True)
     if not source.files:
         raise OverlandError(
             f"{root}: this interpreter has no standard library in source form; give --text and set corpus.stdlib=false"
@@ -67,59 +119,112 @@ def stdlib_source() -> Source:
 
 def text_source(folder: str, name: str, declared: str | None) -> Source:
     """A folder of the user's. Raises UsageError when it is missing, unreadable or holds nothing that can be read."""
-    root = Path(folder).expanduser()
-    try:
-        entries = sorted(os.scandir(root), key=lambda item: item.name)
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"corpus.text: {folder} does not exist; give a folder with {' '.join(SUFFIXES)} files"
-        ) from error
-    except NotADirectoryError as error:
-        raise UsageError(f"corpus.text: {folder} is a file; give the folder that holds it") from error
-    except OSError as error:
-        raise UsageError(
-            f"corpus.text: {folder} cannot be read ({error.strerror}); change its mode or choose another"
-        ) from error
-    source = Source(name, root.resolve(), declared, "corpus.text_licence" if declared else "")
-    _walk(source, SUFFIXES, frozenset(("__pycache__", ".git", ".hg", ".svn")), follow_files=False)
-    for entry in entries:
-        if entry.name.lower().split(".")[0].split("-")[0] in _LICENCE_FILES and entry.is_file():
-            source.folder_licences[entry.name] = _read_licence(Path(entry.path))
-    source.files = [file for file in source.files if file.path not in source.folder_licences]
-    if not source.files:
-        raise UsageError(
-            f"corpus.text: {folder} has nothing to read ({source.describe_skipped()}); "
-            f"only {' '.join(SUFFIXES)} files are read"
-        )
-    return source
+    return _open(folder, name, "corpus.text", declared, "corpus.text_licence" if declared else "", None)
 
 
 def text_sources(folders: Iterable[str], declared: str | None) -> Iterator[Source]:
     """One source a folder, with distinct names made from the folders' own names."""
     names: Counter[str] = Counter()
     for folder in folders:
-        base = Path(folder).expanduser().resolve().name or "root"
+        base = folder.rstrip("/").rsplit("/", 1)[-1] if "://" in folder else Path(folder).expanduser().resolve().name
+        base = base or "root"
         names[base] += 1
         yield text_source(folder, f"text:{base}" + (f"-{names[base]}" if names[base] > 1 else ""), declared)
 
 
-def _read_licence(path: Path) -> str | None:
+def declared_source(fields: SourceSection) -> Source:
+    """A source that the recipe names, with its licence, its fields and whom to name."""
+    by = f"the recipe's word for source {fields.name}" if fields.licence else ""
+    return _open(fields.path, fields.name, "corpus.source.path", fields.licence, by, fields)
+
+
+def _open(
+    place: str, name: str, field_name: str, declared: str | None, by: str, fields: SourceSection | None
+) -> Source:
+    remote = "://" in place
+    root: Path | str = place if remote else Path(place).expanduser()
+    source = Source(name, root, declared, by, fields=fields)
     try:
-        return recognise_licence(path.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return None
+        if isinstance(root, Path):
+            source.root = root.resolve()
+            _list_local(source, root, field_name, place, one_file=fields is not None)
+        else:
+            _list_remote(source)
+    except FileNotFoundError as error:
+        raise UsageError(f"{field_name}: {place} does not exist; give a folder with {_examples()} files") from error
+    except NotADirectoryError as error:
+        raise UsageError(f"{field_name}: {place} is a file; give the folder that holds it") from error
+    except (OSError, ImportError, ValueError) as error:
+        what = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+        raise UsageError(f"{field_name}: {place} cannot be read ({what}); change its mode or choose another") from error
+    if not source.files:
+        raise UsageError(
+            f"{field_name}: {place} has nothing to read ({source.describe_skipped()}); "
+            f"only {_examples()} files are read"
+        )
+    return source
 
 
-def _walk(source: Source, suffixes: tuple[str, ...], without: frozenset[str], *, follow_files: bool) -> None:
+def _examples() -> str:
+    return " ".join((*PROSE, ".html", ".py", ".c", ".jsonl[.zst|.gz]", ".parquet", ".warc[.gz]"))
+
+
+def _list_local(source: Source, root: Path, field_name: str, place: str, *, one_file: bool) -> None:
+    if one_file and root.is_file():
+        status = root.stat()
+        source.root = root.resolve().parent
+        source.files = [FileEntry(root.name, status.st_size)]
+    else:
+        for _ in os.scandir(root):
+            break
+        _walk(source, root, frozenset(SUFFIXES), _HIDDEN, follow_files=False)
+    _take_evidence(source)
+
+
+def _list_remote(source: Source) -> None:
+    system, base = source._filesystem
+    if system.isfile(base):
+        found = {base: system.info(base)}
+        source.root = str(source.root).rsplit("/", 1)[0]
+        del source.__dict__["_filesystem"]
+        base = base.rsplit("/", 1)[0]
+    else:
+        found = system.find(base, detail=True)
+        if not found:
+            raise FileNotFoundError(base)
+    for path in sorted(found):
+        relative = path[len(base) :].lstrip("/")
+        size = int(found[path].get("size") or 0)
+        if is_evidence_file(relative):
+            source.files.append(FileEntry(relative, size))
+        elif suffix_of(relative) not in SUFFIXES:
+            source.skipped[suffix_of(relative) or "without a suffix"] += 1
+        elif size:
+            source.files.append(FileEntry(relative, size))
+        else:
+            source.skipped["empty file"] += 1
+    _take_evidence(source)
+
+
+def _take_evidence(source: Source) -> None:
+    """Licence files, package metadata and the like speak for the others and are no text themselves."""
+    named = [entry.path for entry in source.files if is_evidence_file(entry.path)]
+    source.evidence = read_folder_evidence(source.open, named)
+    source.files = [entry for entry in source.files if not is_evidence_file(entry.path)]
+
+
+def _walk(source: Source, root: Path, suffixes: frozenset[str], without: frozenset[str], *, follow_files: bool) -> None:
     def refused(error: OSError) -> None:
         source.skipped["unreadable folder"] += 1
 
-    for folder, folders, names in os.walk(source.root, onerror=refused):
+    for folder, folders, names in os.walk(root, onerror=refused):
         folders[:] = sorted(name for name in folders if name not in without)
         for name in sorted(names):
             path = os.path.join(folder, name)
-            suffix = os.path.splitext(name)[1].lower()
-            if suffix not in suffixes:
+            relative = os.path.relpath(path, root).replace(os.sep, "/")
+            evidence = not follow_files and is_evidence_file(relative)
+            suffix = suffix_of(name)
+            if suffix not in suffixes and not evidence:
                 source.skipped[suffix or "without a suffix"] += 1
                 continue
             try:
@@ -134,5 +239,4 @@ def _walk(source: Source, suffixes: tuple[str, ...], without: frozenset[str], *,
             elif status.st_size == 0:
                 source.skipped["empty file"] += 1
             else:
-                relative = os.path.relpath(path, source.root).replace(os.sep, "/")
                 source.files.append(FileEntry(relative, status.st_size))

@@ -15,6 +15,7 @@ from overland.licences.expressions import BadExpression, Leaf, Node, Tree, norma
 from overland.licences.profiles import Profile, profile
 
 ANY = "*"
+TRAIN = frozenset(("train",))
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,19 @@ def decide(
     authorisations: Sequence[Authorisation] = (),
     *,
     source: str = "",
+    uses: frozenset[str] = TRAIN,
     today: datetime.date | None = None,
 ) -> Decision:
     """Decide over one expression; None means that no licence is known.
 
+    `profile_name`: a policy's name, or its .toml file, whose authorisations count beside those given. `uses`: all that
+    the text is wanted for (train, redistribute, commercial); one that a rule does not grant is a reason to deny.
     Never raises for a bad expression: an expression that cannot be read is a reason to deny, not to stop.
     """
     today = today or datetime.date.today()
     rules = profile(profile_name)
+    if rules.authorisations:
+        authorisations = (*authorisations, *(Authorisation(**word) for word in rules.authorisations))
     blanket = next((a for a in authorisations if a.licence == ANY and a.holds(source, today)), None)
     if expression is None:
         if blanket:
@@ -81,7 +87,7 @@ def decide(
         if blanket:
             return Decision(True, f"authorised by {blanket.who}: {blanket.reason}", "LicenseRef-authorised", blanket)
         return Decision(False, f"unreadable licence: {error}")
-    allowed = _walk(tree, rules, authorisations, source, today)
+    allowed = _walk(tree, rules, authorisations, source, uses, today)
     if isinstance(allowed, _Allowed):
         return Decision(True, allowed.reason, render(allowed.tree), allowed.authorisation)
     if blanket:
@@ -97,12 +103,17 @@ class _Allowed:
 
 
 def _walk(
-    tree: Tree, rules: Profile, authorisations: Sequence[Authorisation], source: str, today: datetime.date
+    tree: Tree,
+    rules: Profile,
+    authorisations: Sequence[Authorisation],
+    source: str,
+    uses: frozenset[str],
+    today: datetime.date,
 ) -> _Allowed | str:
     """What of the tree may be used, or the reason why nothing may."""
     if isinstance(tree, Leaf):
-        return _leaf(tree, rules, authorisations, source, today)
-    results = [_walk(child, rules, authorisations, source, today) for child in tree.children]
+        return _leaf(tree, rules, authorisations, source, uses, today)
+    results = [_walk(child, rules, authorisations, source, uses, today) for child in tree.children]
     denied = [result for result in results if isinstance(result, str)]
     allowed = [result for result in results if isinstance(result, _Allowed)]
     if tree.operator == "OR":
@@ -118,9 +129,14 @@ def _walk(
 
 
 def _leaf(
-    leaf: Leaf, rules: Profile, authorisations: Sequence[Authorisation], source: str, today: datetime.date
+    leaf: Leaf,
+    rules: Profile,
+    authorisations: Sequence[Authorisation],
+    source: str,
+    uses: frozenset[str],
+    today: datetime.date,
 ) -> _Allowed | str:
-    if rules.permits(leaf.key) or rules.permits(leaf.base):
+    if rules.permits(leaf.key, uses) or rules.permits(leaf.base, uses):
         return _Allowed(leaf, f"profile {rules.name}", None)
     for word in authorisations:
         if word.covers(leaf, source, today):
@@ -128,4 +144,7 @@ def _leaf(
     expired = [a for a in authorisations if a.licence in (leaf.key, leaf.base) and a.until and today > a.until]
     if expired:
         return f"{leaf.key}: its authorisation by {expired[0].who} ended on {expired[0].until}"
+    if rule := rules.rule(leaf.key) or rules.rule(leaf.base):
+        missing = ", ".join(sorted(uses - rule.uses))
+        return f"{leaf.key}: profile {rules.name} does not grant the use '{missing}'"
     return f"{leaf.key} is not in profile {rules.name} and not authorised"

@@ -9,7 +9,7 @@ from typing import Any
 
 from overland.errors import BrokenFileError, UsageError
 from overland.licences.expressions import BadExpression, keys_of
-from overland.licences.facts import facts
+from overland.licences.facts import Facts, facts
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,43 @@ class Duties:
             "weights": self.weights,
             "licences": {key: {**entry, "duties": duties_of(key)} for key, entry in self.licences.items()},
             "authorisations": self.authorisations,
+            "together": self.together(),
             "licence_files": list(self.texts),
         }
+
+    def together(self) -> list[str]:
+        """What the weights' own licence and the text's licences come to for a user, and where they pull apart.
+
+        Whether weights are an adaptation of their training text is not settled; what would follow is said, so that a
+        person can decide. This is a reading of the licences' terms, not legal advice.
+        """
+        out = []
+        if self.weights is None:
+            out.append("the weights' licence is not stated: nothing may be assumed until whoever made them says it")
+        else:
+            out += [f"for the weights ({self.weights}): {duty}" for duty in duties_of(self.weights)]
+        try:
+            own = [facts(key) for key in keys_of(self.weights)] if self.weights else []
+        except BadExpression:
+            own = []
+        named = sorted({who for entry in self.licences.values() for who in entry.get("attribution_owed", ())})
+        if named:
+            out.append(f"name the authors of the text where you pass the model or its lineage on ({len(named)} in all)")
+        for key, entry in self.licences.items():
+            known = _facts_of(key)
+            if not entry.get("commercial_use", True) or any(not fact.commercial for fact in known):
+                out.append(f"no commercial use of what was trained on {key}")
+                if own and all(fact.commercial for fact in own):
+                    out.append(f"conflict: the weights' licence {self.weights} permits commercial use, {key} does not")
+            if any(not fact.derivatives for fact in known):
+                out.append(f"{key} permits no adaptations: do not share outputs that repeat its text")
+            if any(fact.share_alike for fact in known) and not any(fact.share_alike for fact in own):
+                out.append(f"outputs that repeat {key} text stay under {key}, whatever the weights' licence is")
+        for word in self.authorisations:
+            if word.get("licence") == "*" or word.get("until"):
+                end = f", until {word['until']}" if word.get("until") else ""
+                out.append(f"rests on the word of {word.get('who')}{end}: ask them before you pass the weights on")
+        return out
 
     def lines(self) -> list[str]:
         """The same for a person."""
@@ -45,6 +80,7 @@ class Duties:
         for word in self.authorisations:
             until = f" until {word['until']}" if word.get("until") else ""
             out.append(f"authorised     {word.get('licence')} by {word.get('who')}{until}: {word.get('reason')}")
+        out += [f"together       {line}" for line in self.together()]
         out.append(f"carried along  {', '.join(self.texts) or 'no licence file lies beside the weights'}")
         return out
 
@@ -56,6 +92,10 @@ def duties_of(expression: str) -> list[str]:
     except BadExpression:
         return ["read its own terms: it is no SPDX licence"]
     out = []
+    if not all(fact.commercial for fact in known):
+        out.append("make no commercial use of it")
+    if not all(fact.derivatives for fact in known):
+        out.append("share no adaptations of it")
     if any(fact.attribution for fact in known):
         out.append("name the authors")
     if any(fact.notice for fact in known):
@@ -64,6 +104,13 @@ def duties_of(expression: str) -> list[str]:
     if any(fact.share_alike for fact in known):
         out.append("share adaptations under the same licence")
     return out
+
+
+def _facts_of(expression: str) -> list[Facts]:
+    try:
+        return [facts(key) for key in keys_of(expression)]
+    except BadExpression:
+        return []
 
 
 def duties(folder: str | Path) -> Duties:

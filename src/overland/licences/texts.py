@@ -7,6 +7,21 @@ from __future__ import annotations
 
 import re
 
+_HOLDER = re.compile(
+    r"^[\s#/*;.-]*Copyright\s*(?:\(c\)|\u00a9)?\s*(?:\d{4}[\d,\s\u2013-]*)?(?:by\s+)?(?P<who>[^\n]{2,120})",
+    re.IGNORECASE | re.MULTILINE,
+)
+_RESTRICTIONS = re.compile(
+    r"\b(?:for |solely for |limited to )?non-?commercial (?:use|purposes?|research)(?: only)?\b"
+    r"|\bnot (?:be used )?for commercial (?:use|purposes?)\b"
+    r"|\bfor (?:academic|research|educational|personal)(?: and \w+)? (?:use|purposes?) only\b"
+    r"|\bno part of this \w+ may be (?:reproduced|copied)\b|\bcommons clause\b"
+    r"|\b(?:proprietary and )?confidential(?: and proprietary)? (?:information of|property of|- do not)\b"
+    r"|\bmay not be (?:re)?distributed\b|\bdo not (?:re)?distribute\b"
+    r"|\bmay not be used (?:to train|for training)\b",
+    re.IGNORECASE,
+)
+_SIGNS = ("commercial", "only", "reproduced", "copied", "confidential", "distribute", "commons clause", "train")
 _SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([^\n\r]{1,200})")
 _TRAILING = re.compile(r"\s*(\*/|-->|\"\"\"|'''|#\}|%>)\s*$")
 
@@ -43,6 +58,30 @@ def spdx_lines(text: str, within: int = 4000) -> tuple[str, ...]:
     return tuple(dict.fromkeys(expression for expression in found if expression))
 
 
+def restriction_in(text: str, licence: str = "", within: int = 4000) -> str | None:
+    """Words in a text's first `within` characters that take away what a free licence gives; None without any.
+
+    "For non-commercial use only" beside an MIT file means that somebody's terms were lost on the way. A licence that
+    itself is non-commercial or forbids derivatives contradicts nothing.
+    """
+    if "-NC" in licence or "-ND" in licence:
+        return None
+    head = text[:within]
+    lowered = head.lower()
+    if not any(sign in lowered for sign in _SIGNS):
+        return None
+    match = _RESTRICTIONS.search(head)
+    return " ".join(match.group().split()) if match else None
+
+
+def copyright_holders(text: str) -> str:
+    """Whom the copyright lines of a licence file name, joined by "; "; "" where they name nobody."""
+    found = (match["who"].strip(" .,;*/") for match in _HOLDER.finditer(text[:8000]))
+    names = (re.sub(r"\s*All rights reserved\.?$", "", name, flags=re.IGNORECASE).strip() for name in found)
+    legal = re.compile(r"notice|licen[sc]e|holder|owner|law|\[|<|statement|and related|interest", re.IGNORECASE)
+    return "; ".join(dict.fromkeys(name for name in names if name and not legal.search(name)))[:400]
+
+
 def recognise_licence(text: str) -> str | None:
     """The SPDX key of a licence file's text, or None when none or more than one known text is in it."""
     stated = spdx_lines(text)
@@ -57,6 +96,9 @@ def recognise_licence(text: str) -> str | None:
             version = next((v for v in match.groupdict().values() if v), "")
             found[key.format(v=version)] = match.start()
     titled = [key for key, start in found.items() if start < 400]
-    if len(titled) == 1:
-        return titled[0]
-    return next(iter(found)) if len(found) == 1 else None
+    only = titled if len(titled) == 1 else list(found)
+    if len(only) != 1:
+        return None
+    # A clause in front of (or after) a free licence's text makes it another licence.
+    restricted = not only[0].startswith("CC-") and restriction_in(flat, only[0], len(flat))
+    return None if restricted else only[0]

@@ -1,0 +1,141 @@
+"""The pieces a build is cut into, and the two functions that run over them anywhere: read, and finish.
+
+A piece's result is a file in the work folder that appears whole: a build that was killed finds it there and goes on.
+Nothing of the corpus depends on where one piece ends and the next begins.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overland import runs
+from overland.corpus import pii
+from overland.corpus.clean import Heldout
+from overland.corpus.document import REPLACE, Document, text_hash
+from overland.corpus.gather import authorisations_of, drawn_order, read_entry
+from overland.corpus.parts import read_part, write_part
+from overland.corpus.section import CorpusSection
+from overland.corpus.shards import DTYPE
+from overland.corpus.sources import FileEntry, Source
+
+_MEMORY_PER_BYTE = 24  # of text in a piece: the text in several forms, its documents, what the tokenizer takes
+
+
+@dataclass(frozen=True)
+class ReadPiece:
+    """Files of one source that are read together; the result lies at `path`."""
+
+    number: int
+    section: CorpusSection
+    source: Source
+    entries: tuple[FileEntry, ...]
+    path: Path
+
+
+@dataclass(frozen=True)
+class FinishPiece:
+    """Documents at `decided` whose fate is known; their rows go to `rows` and their tokens to `tokens`."""
+
+    section: CorpusSection
+    heldout: Heldout
+    tokenizer: Path
+    decided: Path
+    rows: Path
+    tokens: Path
+
+
+def piece_bytes(section: CorpusSection, workers: int) -> int:
+    """Bytes of files in a piece, so that all workers together stay within the memory setting."""
+    return int(min(32e6, max(1e6, section.scale.memory_megabytes * 1e6 / (_MEMORY_PER_BYTE * (workers + 1)))))
+
+
+def read_pieces(section: CorpusSection, sources: list[Source], work: Path, n_bytes: int) -> Iterator[ReadPiece]:
+    """All pieces in the drawn order; a file is never split, but a Parquet file is cut between row groups."""
+    number = 0
+    for source in sources:
+        batch: list[FileEntry] = []
+        size = 0
+        for entry in drawn_order(section, source):
+            if batch and (size + entry.size > n_bytes or len(batch) >= 4096):
+                yield _read_piece(number, section, source, batch, work)
+                number, batch, size = number + 1, [], 0
+            batch.append(entry)
+            size += entry.size
+        if batch:
+            yield _read_piece(number, section, source, batch, work)
+            number += 1
+
+
+def _read_piece(number: int, section: CorpusSection, source: Source, batch: list[FileEntry], work: Path) -> ReadPiece:
+    # The name says what the piece holds, so that another memory setting does not take it for its own.
+    name = text_hash("\0".join(f"{source.name}\0{entry.path}\0{entry.size}\0{entry.groups}" for entry in batch))[:16]
+    return ReadPiece(number, section, source, tuple(batch), work / "read" / f"{name}.arrow")
+
+
+def read_piece(piece: ReadPiece) -> int:
+    """Read, judge, write; the piece's number."""
+    if not piece.path.exists():
+        words = authorisations_of(piece.section)
+        documents: list[Document] = []
+        entries: list[int] = []
+        for at, entry in enumerate(piece.entries):
+            for document in read_entry(piece.section, words, piece.source, entry):
+                documents.append(document)
+                entries.append(at)
+        write_part(piece.path, documents, entries)
+    return piece.number
+
+
+def finish_piece(piece: FinishPiece) -> None:
+    """Take personal data out, tokenise, and say how it went; the rows come last, so that they vouch for the tokens."""
+    if piece.rows.exists():
+        return
+    documents, _ = read_part(piece.decided)
+    kept = [document for document in documents if document.kept]
+    for document in kept:
+        finish_document(piece.section, document)
+        document.split = piece.heldout.split(document)
+    ids: list[NDArray[np.uint16]] = []
+    for document, encoded in zip(kept, encode(piece.tokenizer, [document.text for document in kept]), strict=True):
+        raw = document.text.encode()
+        document.tokens, document.n_bytes, document.sha256_out = len(encoded) + 1, len(raw), text_hash(document.text)
+        ids.append(np.asarray(encoded, dtype=DTYPE))
+        document.text = ""
+    sink = io.BytesIO()
+    np.save(sink, np.concatenate(ids) if ids else np.zeros(0, dtype=DTYPE))
+    runs.atomic_write(piece.tokens, sink.getvalue())
+    write_part(piece.rows, documents)
+
+
+def finish_document(section: CorpusSection, document: Document) -> None:
+    """Take personal data out of one kept document."""
+    if not section.deidentify:
+        return
+    text, found = pii.replace(document.text, document.domain, document.language)
+    if found:
+        said = ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
+        document.change("personal data", REPLACE, text, "deidentify", said)
+    document.pii_replaced = found
+
+
+@lru_cache(maxsize=2)
+def _tokenizer(path: Path) -> Any:
+    import tokenizers
+
+    return tokenizers.Tokenizer.from_file(str(path))
+
+
+def encode(path: Path, texts: list[str]) -> Iterator[list[int]]:
+    """Ids of each text under the tokenizer (without special tokens) that lies at `path`."""
+    tokenizer = _tokenizer(path)
+    for first in range(0, len(texts), 16):
+        for encoding in tokenizer.encode_batch_fast(texts[first : first + 16], add_special_tokens=False):
+            yield encoding.ids
