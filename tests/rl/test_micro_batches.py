@@ -55,7 +55,7 @@ def groups(seed: int = 0, count: int = 3) -> list[Group]:
 
 def loss_and_gradient(model: Decoder, section: RLSection, seed: int = 0) -> tuple[float, Tensor]:
     model.zero_grad(set_to_none=True)
-    done = accumulate(model, train_rows(groups(seed), GRPO(), section.normalise, 64), section)
+    done = accumulate(model, train_rows(groups(seed), section.algorithm, 64), section)
     flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in model.parameters()])
     return done.loss, flat
 
@@ -63,8 +63,8 @@ def loss_and_gradient(model: Decoder, section: RLSection, seed: int = 0) -> tupl
 @settings(max_examples=6, deadline=None)
 @given(tokens=st.integers(1, 300), normalise=st.sampled_from(["token", "sequence", "constant"]))
 def test_any_split_gives_the_same_loss_and_gradient(model: Decoder, tokens: int, normalise: str) -> None:
-    whole = RLSection(micro_batch_tokens=100_000, normalise=normalise)  # type: ignore[arg-type]
-    cut = RLSection(micro_batch_tokens=tokens, normalise=normalise)  # type: ignore[arg-type]
+    whole = RLSection(micro_batch_tokens=100_000, algorithm=GRPO(normalise=normalise))  # type: ignore[arg-type]
+    cut = RLSection(micro_batch_tokens=tokens, algorithm=GRPO(normalise=normalise))  # type: ignore[arg-type]
     loss, gradient = loss_and_gradient(model, whole)
     loss_cut, gradient_cut = loss_and_gradient(model, cut)
     assert loss_cut == pytest.approx(loss, abs=1e-9)

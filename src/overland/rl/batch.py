@@ -9,15 +9,21 @@ prompt's last token, whose output predicts the first sampled token: no logits of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from overland.rl.algorithms.base import Algorithm
-from overland.rl.loss import Normalise, sample_weights
+from overland.rl.algorithms import GRPO, PPO, Advantage, Algorithm, Scored
+from overland.rl.loss import sample_weights
 from overland.rl.samples import Group, Sample
+
+DEFAULT = GRPO()
+AlgorithmOf = Callable[[str], Algorithm]
+"""A domain's algorithm."""
+Values = tuple[float, ...]
+"""One number for each trained token of a sample."""
 
 
 @dataclass(frozen=True)
@@ -25,39 +31,114 @@ class Row:
     """One sample in training: its advantage and the share of the batch's loss that each of its tokens has."""
 
     sample: Sample
-    advantage: float
+    advantage: Advantage
     weight: float
+    label: tuple[str, str] = ("", "")
+    """Domain and effort, under which its figures are kept."""
+    old_logp: Values | None = None
+    """The trainer's log-probabilities before the update; None: the sampler's are taken."""
+    value: Values | None = None
+    """The critic's old values, and what they should have been."""
+    returns: Values | None = None
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Rows that begin with the same prompt."""
+    """Rows that begin with the same prompt and are trained by the same algorithm."""
 
     prompt: tuple[int, ...]
     rows: tuple[Row, ...]
+    algorithm: Algorithm = DEFAULT
+
+
+def batch_advantages(
+    groups: Sequence[Group], algorithm: Algorithm | AlgorithmOf, scored: Scored | None = None
+) -> dict[str, Advantage]:
+    """Advantage by sample id over a whole batch, every domain by its own algorithm."""
+    found: dict[str, Advantage] = {}
+    for own, its_groups in _by_algorithm(groups, algorithm):
+        found |= own.batch_advantages(its_groups, scored or Scored())
+    return found
 
 
 def train_rows(
-    groups: Sequence[Group], algorithm: Algorithm, normalise: Normalise = "token", constant: int = 0
+    groups: Sequence[Group],
+    algorithm: Algorithm | AlgorithmOf,
+    constant: int = 0,
+    *,
+    advantages: Mapping[str, Advantage] | None = None,
+    scored: Scored | None = None,
+    without: Collection[str] = (),
 ) -> list[Bundle]:
     """The groups that teach something, each with its advantages and with weights over all of them together.
 
-    Groups without an advantage and samples without a sampled token are left out before the denominators are taken.
+    Groups without an advantage and samples without a sampled token are left out before the denominators are taken, and
+    so are the samples named in `without`, which still count in their group's baseline. `advantages` are those of the
+    batch that `groups` is a part of; None: of `groups` themselves. `constant` is the longest answer allowed, in tokens.
+
+    Samples whose algorithms normalise alike share a denominator; several kinds weigh by their numbers of samples.
     """
-    chosen: list[tuple[Sample, float]] = []
-    for group in groups:
-        advantages = algorithm.advantages(group)
-        chosen += [(s, advantages[s.id]) for s in group.samples if s.id in advantages and s.trained_tokens]
-    weights = sample_weights([s.trained_tokens for s, _ in chosen], normalise, constant)
-    rows = {s.id: Row(s, a, w) for (s, a), w in zip(chosen, weights, strict=True)}
+    scored = scored or Scored()
+    if advantages is None:
+        advantages = batch_advantages(groups, algorithm, scored)
+    own = algorithm if callable(algorithm) else lambda domain: algorithm
+    chosen = [
+        (group, s)
+        for group in groups
+        for s in group.samples
+        if s.id in advantages and s.trained_tokens and s.id not in without
+    ]
+    weights: dict[str, float] = {}
+    for kind in dict.fromkeys(own(group.domain).normalise for group, _ in chosen):
+        part = [s for group, s in chosen if own(group.domain).normalise == kind]
+        share = len(part) / len(chosen)
+        counts = [s.trained_tokens for s in part]
+        for s, weight in zip(part, sample_weights(counts, kind, constant), strict=True):
+            weights[s.id] = weight if share == 1.0 else share * weight
+    rows = {s.id: _row(group, s, advantages[s.id], weights[s.id], own(group.domain), scored) for group, s in chosen}
     bundles = []
     for group in groups:
         by_prompt: dict[tuple[int, ...], list[Row]] = {}
         for sample in group.samples:
             if sample.id in rows:
                 by_prompt.setdefault(sample.ids[: sample.prompt_length], []).append(rows[sample.id])
-        bundles += [Bundle(prompt, tuple(same)) for prompt, same in by_prompt.items()]
+        bundles += [Bundle(prompt, tuple(same), own(group.domain)) for prompt, same in by_prompt.items()]
     return bundles
+
+
+def _row(group: Group, s: Sample, advantage: Advantage, weight: float, algorithm: Algorithm, scored: Scored) -> Row:
+    value = scored.value.get(s.id) if isinstance(algorithm, PPO) else None
+    returns = None
+    if isinstance(algorithm, PPO) and value is not None and s.reward is not None:
+        returns = algorithm.returns(s.reward, value)
+    return Row(s, advantage, weight, (group.domain, group.effort), scored.logp.get(s.id), value, returns)
+
+
+def _by_algorithm(groups: Sequence[Group], algorithm: Algorithm | AlgorithmOf) -> list[tuple[Algorithm, list[Group]]]:
+    """The groups of each algorithm, in the order in which they first occur. Equal settings are one algorithm."""
+    parts: list[tuple[Algorithm, list[Group]]] = []
+    for group in groups:
+        own = algorithm(group.domain) if callable(algorithm) else algorithm
+        for known, its_groups in parts:
+            if known == own:
+                its_groups.append(group)
+                break
+        else:
+            parts.append((own, [group]))
+    return parts
+
+
+def by_algorithm(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
+    """The bundles of each algorithm, in the order in which they first occur: one micro-batch has one loss."""
+    parts: list[list[Bundle]] = []
+    for bundle in bundles:
+        for part in parts:
+            if part[0].algorithm == bundle.algorithm:
+                part.append(bundle)
+                break
+        else:
+            parts.append([bundle])
+    return parts
 
 
 def chunks(bundles: Sequence[Bundle], max_tokens: int) -> list[list[Bundle]]:
@@ -116,6 +197,12 @@ class MicroBatch:
     weight_N: Tensor
     keys: tuple[str, ...]
     """Sample ids of the rows."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Domain and effort of the rows."""
+    algorithm: Algorithm = DEFAULT
+    old_logp_N: Tensor | None = None
+    value_N: Tensor | None = None
+    return_N: Tensor | None = None
 
 
 def collate(
@@ -128,12 +215,19 @@ def collate(
     flat: list[tuple[float, float, float]] = []
     for _, row in rows:
         sample, start, end = row.sample, row.sample.prompt_length - 1, _used(row.sample)
+        each = iter(row.advantage if isinstance(row.advantage, tuple) else (row.advantage,) * sample.trained_tokens)
         for i in range(start + 1, end):
             if sample.trained[i]:
                 where.append((len(suffixes), i - 1 - start))
                 target.append(sample.ids[i])
-                flat.append((sample.logprobs[i], row.advantage, row.weight))
+                flat.append((sample.logprobs[i], next(each), row.weight))
         suffixes.append(sample.ids[start : end - 1])
+
+    def given(values: Sequence[Values | None]) -> Tensor | None:
+        if not values or any(v is None for v in values):
+            return None
+        return torch.tensor([x for v in values for x in v or ()], dtype=torch.float32, device=device)
+
     values_N3 = torch.tensor(flat, dtype=torch.float32, device=device).reshape(-1, 3)
     where_N2 = torch.tensor(where, dtype=torch.long, device=device).reshape(-1, 2)
     return MicroBatch(
@@ -148,6 +242,11 @@ def collate(
         advantage_N=values_N3[:, 1],
         weight_N=values_N3[:, 2],
         keys=tuple(row.sample.id for _, row in rows),
+        labels=tuple(row.label for _, row in rows),
+        algorithm=chunk[0].algorithm,
+        old_logp_N=given([row.old_logp for _, row in rows]),
+        value_N=given([row.value for _, row in rows]),
+        return_N=given([row.returns for _, row in rows]),
     )
 
 

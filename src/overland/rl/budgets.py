@@ -55,7 +55,17 @@ class Budgets:
         Samples without a reward stay without one.
         """
         limit = self.limit(group.domain, group.level, group.effort, step)
-        return group.with_samples([self._price(s, self.spent(group.domain, s) > limit) for s in group.samples])
+        hard = self.section.efforts.of(group.effort).output_tokens
+        priced = [self._price(s, self.spent(group.domain, s) > limit) for s in group.samples]
+        return group.with_samples([self._overlong(s, hard) for s in priced] if self.section.overlong.buffer else priced)
+
+    def _overlong(self, sample: Sample, hard: int) -> Sample:
+        """DAPO's soft overlong punishment (Yu et al. 2025, eq. 13)."""
+        rule = self.section.overlong
+        into = min(1.0, (sample.output_tokens - (hard - rule.buffer)) / rule.buffer)
+        if sample.reward is None or sample.over_budget or into <= 0:
+            return sample
+        return replace(sample, reward=sample.reward - rule.penalty * into)
 
     def _price(self, sample: Sample, over: bool) -> Sample:
         if sample.reward is None:

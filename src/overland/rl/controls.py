@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from overland.rl.algorithms import Successes
 from overland.rl.section import RLSection
 from overland.rl.source import Rollouts
 from overland.rl.trainer import RLResult, train_rl
@@ -37,8 +38,8 @@ def rejection_sampling(
     """
     control = section.model_copy(
         update={
-            "algorithm": "successes",
-            "loss": "likelihood",
+            "algorithm": Successes(),
+            "domains": {name: d.model_copy(update={"algorithm": None}) for name, d in section.domains.items()},
             "steps": 20 * max(section.steps, 1),
             "final_lr": 1.0,
             "reference_kl": 0.0,

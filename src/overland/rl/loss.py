@@ -1,21 +1,22 @@
-"""The clipped token-level policy-gradient loss, with every denominator fixed before the first backward pass.
+"""From an algorithm's loss per token to a micro-batch's share of the batch's loss, and the figures beside it.
+
+Every denominator is fixed before the first backward pass (`sample_weights`), so the shares are added, never averaged.
 
 Shapes: N trained tokens of a micro-batch, flat (padding, prompts, tool answers and forced tokens are already gone).
-Sources: PPO's clip (Schulman et al. 2017, eq. 7) with DAPO's separate upper bound (Yu et al. 2025, §3.1); k3 estimator
-of the KL (Schulman 2020, "Approximating KL divergence"); normalisations: `token` DAPO §3.3, `sequence` GRPO eq. 3,
-`constant` Dr. GRPO (Liu et al. 2025).
+Sources: k3 estimator of the KL (Schulman 2020, "Approximating KL divergence"); normalisations: `token` DAPO §3.3,
+`sequence` GRPO eq. 3, `constant` Dr. GRPO (Liu et al. 2025).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-Normalise = Literal["token", "sequence", "constant"]
+from overland.rl.algorithms.base import Algorithm, Normalise, Tokens
+from overland.rl.correction import CorrectionSection, importance_weights
 
 
 def sample_weights(trained_tokens: Sequence[int], normalise: Normalise = "token", constant: int = 0) -> list[float]:
@@ -35,6 +36,19 @@ def sample_weights(trained_tokens: Sequence[int], normalise: Normalise = "token"
     return [1.0 / (len(counts) * constant)] * len(counts)
 
 
+SUMS = (
+    "tokens",
+    "mismatch_kl",
+    "entropy",
+    "clipped",
+    "ratio",
+    "reference_kl",
+    "corrected",
+    "value_loss",
+    "value_error",
+)
+
+
 @dataclass
 class LossFigures:
     """Sums over trained tokens, so that micro-batches can be added; `means()` divides by the token count.
@@ -50,12 +64,20 @@ class LossFigures:
     ratio_max: float = 0.0
     log_ratio_abs_max: float = 0.0
     reference_kl: float = 0.0
+    corrected: float = 0.0
+    value_loss: float = 0.0
+    value_error: float = 0.0
+    parts: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Tokens, mismatch KL and entropy by domain and by effort."""
 
     def add(self, other: LossFigures) -> None:
-        for name in ("tokens", "mismatch_kl", "entropy", "clipped", "ratio", "reference_kl"):
+        for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.ratio_max = max(self.ratio_max, other.ratio_max)
         self.log_ratio_abs_max = max(self.log_ratio_abs_max, other.log_ratio_abs_max)
+        for name, (tokens, mismatch, entropy) in other.parts.items():
+            old = self.parts.get(name, (0.0, 0.0, 0.0))
+            self.parts[name] = (old[0] + tokens, old[1] + mismatch, old[2] + entropy)
 
     def means(self) -> dict[str, float]:
         n = max(1.0, self.tokens)
@@ -67,57 +89,68 @@ class LossFigures:
             "ratio_max": self.ratio_max,
             "log_ratio_abs_max": self.log_ratio_abs_max,
             "reference_kl": self.reference_kl / n,
+            "corrected_share": self.corrected / n,
         }
+
+    def by_part(self) -> dict[str, float]:
+        """`mismatch_kl/NAME` and `entropy/NAME` for every domain and effort that has trained tokens."""
+        found = {}
+        for name, (tokens, mismatch, entropy) in sorted(self.parts.items()):
+            found[f"mismatch_kl/{name}"] = mismatch / max(1.0, tokens)
+            found[f"entropy/{name}"] = entropy / max(1.0, tokens)
+        return found
+
+    def critic(self) -> dict[str, float]:
+        """The critic's loss and root mean squared error; empty where none was trained."""
+        n = max(1.0, self.tokens)
+        return {"value_loss": self.value_loss, "value_rmse": (self.value_error / n) ** 0.5} if self.value_error else {}
 
 
 def policy_loss(
-    logp_N: Tensor,
+    algorithm: Algorithm,
+    tokens: Tokens,
     sampler_logp_N: Tensor,
-    advantage_N: Tensor,
     weight_N: Tensor,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
+    correction: CorrectionSection | None = None,
     reference_logp_N: Tensor | None = None,
     reference_kl: float = 0.0,
     entropy_N: Tensor | None = None,
 ) -> tuple[Tensor, LossFigures]:
-    """-sum(weight * min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)) + reference_kl * sum(weight * k3).
+    """sum(weight * (importance weight * the algorithm's loss + reference_kl * k3)), a micro-batch's share.
 
-    `logp_N` carries the gradient; `sampler_logp_N` is what the sampler stored. The result is this micro-batch's share
-    of the batch's loss: add the shares, do not average them.
+    `tokens.logp_N` carries the gradient; `sampler_logp_N` is what the sampler stored, and all figures compare with it.
     """
-    log_ratio_N = logp_N - sampler_logp_N
-    ratio_N = log_ratio_N.exp()
-    unclipped_N = ratio_N * advantage_N
-    clipped_N = ratio_N.clamp(1.0 - clip_low, 1.0 + clip_high) * advantage_N
-    per_token_N = -torch.minimum(unclipped_N, clipped_N)
-    k3_N = None
+    per_token_N, clipped_N = algorithm.per_token(tokens)
+    with torch.no_grad():
+        log_ratio_N = tokens.logp_N - sampler_logp_N
+        figures = _figures(log_ratio_N, log_ratio_N.exp(), entropy_N)
+        figures.clipped = float(clipped_N.sum())
+    if correction is not None and correction.level != "none":
+        importance_N, changed_N = importance_weights(tokens.old_logp_N, sampler_logp_N, tokens.row_N, correction)
+        per_token_N = per_token_N * importance_N
+        figures.corrected = float(changed_N.sum())
     if reference_logp_N is not None:
-        delta_N = reference_logp_N - logp_N
+        delta_N = reference_logp_N - tokens.logp_N
         k3_N = delta_N.exp() - delta_N - 1.0
         per_token_N = per_token_N + reference_kl * k3_N
-    with torch.no_grad():
-        figures = _figures(log_ratio_N, ratio_N, entropy_N)
-        figures.clipped = float((clipped_N < unclipped_N).sum())
-        if k3_N is not None:
-            figures.reference_kl = float(k3_N.sum())
+        figures.reference_kl = float(k3_N.detach().sum())
     return (per_token_N * weight_N).sum(), figures
 
 
-def likelihood_loss(
-    logp_N: Tensor,
-    sampler_logp_N: Tensor,
-    advantage_N: Tensor,
-    weight_N: Tensor,
-    *,
-    entropy_N: Tensor | None = None,
-) -> tuple[Tensor, LossFigures]:
-    """-sum(weight * A * logp): plain maximum likelihood on the samples that have an advantage (rejection sampling)."""
-    with torch.no_grad():
-        log_ratio_N = logp_N - sampler_logp_N
-        figures = _figures(log_ratio_N, log_ratio_N.exp(), entropy_N)
-    return -(weight_N * advantage_N * logp_N).sum(), figures
+def part_figures(
+    figures: LossFigures,
+    labels: Sequence[tuple[str, str]],
+    row_N: Tensor,
+    log_ratio_N: Tensor,
+    entropy_N: Tensor,
+) -> None:
+    """Add what each domain and each effort contributed; `labels` names both for every row."""
+    x = log_ratio_N.detach().double()
+    sums = torch.zeros(len(labels), 3, dtype=torch.float64, device=x.device)
+    sums.index_add_(0, row_N, torch.stack([torch.ones_like(x), torch.expm1(x) - x, entropy_N.double()], dim=1))
+    for names, (tokens, mismatch, entropy) in zip(labels, sums.tolist(), strict=True):
+        figures.add(LossFigures(parts={name: (tokens, mismatch, entropy) for name in names if name}))
 
 
 def _figures(log_ratio_N: Tensor, ratio_N: Tensor, entropy_N: Tensor | None) -> LossFigures:

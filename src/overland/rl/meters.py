@@ -22,7 +22,7 @@ def rollout_figures(groups: Sequence[Group]) -> dict[str, float]:
         "rl/parse_failures": _share([s.parse_errors > 0 for s in samples]),
         "rl/forked": _share([s.forked for s in samples]),
         "rl/over_budget": _share([s.over_budget for s in samples]),
-        "rl/truncated": _share([s.stop in ("length", "budget", "context", "turns") for s in samples]),
+        "rl/truncated": _share([s.truncated for s in samples]),
         "rl/episode_tokens": _share([s.output_tokens for s in samples]),
     }
     figures |= _means("rl/reward", groups, lambda s: s.reward or 0.0)

@@ -54,6 +54,11 @@ class Sample:
     def trained_tokens(self) -> int:
         return sum(self.trained)
 
+    @property
+    def truncated(self) -> bool:
+        """Whether the episode was cut off at a limit."""
+        return self.stop in ("length", "budget", "context", "turns")
+
 
 @dataclass(frozen=True)
 class Group:

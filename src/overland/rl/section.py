@@ -8,6 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from overland.chat import EFFORTS
 from overland.config import Section
+from overland.rl.algorithms import GRPO, Algorithm, AlgorithmChoice
+from overland.rl.correction import CorrectionSection
 
 
 class EffortSection(Section):
@@ -48,6 +50,18 @@ class EffortsSection(Section):
         return section
 
 
+class OverlongSection(Section):
+    """Episodes at their limits (stop reason length, budget, context or turns)."""
+
+    policy: Literal["score", "mask"] = "score"
+    """`score`: a cut-off episode is trained on like any other. `mask`: it counts in its group's baseline, no more."""
+    buffer: int = Field(default=0, ge=0)
+    """DAPO's soft punishment: over the last `buffer` tokens before the effort's `output_tokens` the reward falls
+    linearly by up to `penalty`. 0: off."""
+    penalty: float = Field(default=1.0, ge=0)
+    """What an episode that uses its whole limit loses."""
+
+
 class DomainSection(Section):
     """One domain's part in the joint batches."""
 
@@ -57,6 +71,8 @@ class DomainSection(Section):
     """Levels to draw from. Empty: every level that the taskset names."""
     count: Literal["thinking", "output"] = "output"
     """What the budget counts: `thinking` tokens (general tasks) or all `output` tokens (agentic tasks)."""
+    algorithm: AlgorithmChoice | None = None
+    """This domain's own algorithm. None: the run's."""
 
     @field_validator("levels")
     @classmethod
@@ -115,18 +131,15 @@ class RLSection(Section):
     micro_batch_tokens: int = Field(default=4096, ge=1)
     """Tokens in one forward and backward pass. Changes memory and speed, never the gradient."""
 
-    algorithm: Literal["grpo", "successes"] = "grpo"
-    """`grpo`: reward minus the group's mean. `successes`: rejection sampling (a control, with `loss = likelihood`)."""
-    scale_by_std: bool = False
-    """GRPO: divide the advantage by the group's standard deviation, as the original paper does."""
-    loss: Literal["policy", "likelihood"] = "policy"
-    """`policy`: clipped policy gradient. `likelihood`: maximum likelihood on the samples with an advantage."""
-    normalise: Literal["token", "sequence", "constant"] = "token"
-    """A token's share of the loss: of all trained tokens (DAPO), of its sample (GRPO), or constant (Dr. GRPO)."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The importance ratio is clipped from below at 1 - clip_low."""
-    clip_high: float = Field(default=0.28, gt=0)
-    """The importance ratio is clipped from above at 1 + clip_high; more room up keeps exploration alive (DAPO)."""
+    algorithm: AlgorithmChoice = GRPO()
+    """How rewards become advantages and what each trained token costs; `type` chooses. A domain can have its own."""
+    correction: CorrectionSection = CorrectionSection()
+    """What is done about a sampler that is not quite the trainer (other kernels, other precision, older weights)."""
+    extra_rounds: int = Field(default=0, ge=0)
+    """Dynamic sampling: groups without variance are replaced by new ones, dealt in at most this many more rounds; then
+    the step trains on what there is."""
+    overlong: OverlongSection = OverlongSection()
+    """What becomes of episodes that were cut off at a limit, or came near it."""
     reference_kl: float = Field(default=0.0, ge=0)
     """Weight of the KL to the starting policy. 0: no reference is kept."""
     temperature: float = Field(default=1.0, gt=0)
@@ -164,6 +177,15 @@ class RLSection(Section):
     """Steps between resumable checkpoints; 0 keeps only the last one."""
     watchdogs: WatchdogSection = WatchdogSection()
     """Thresholds that stop a collapsing run."""
+
+    def algorithm_of(self, domain: str) -> Algorithm:
+        """The algorithm that trains a domain."""
+        return self.domains.get(domain, DomainSection()).algorithm or self.algorithm
+
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """Every algorithm that the recipe names."""
+        return (self.algorithm, *(d.algorithm for d in self.domains.values() if d.algorithm is not None))
 
     @model_validator(mode="after")
     def _shares(self) -> RLSection:

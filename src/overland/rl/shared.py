@@ -26,6 +26,10 @@ class Forward(Protocol):
         """[N, V] at the trained positions of the micro-batch."""
         ...
 
+    def index(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Where those positions are in what the output layer read: rows [N] and positions [N]."""
+        ...
+
     def finish(self) -> None:
         """Called after the last micro-batch's backward pass."""
         ...
@@ -57,6 +61,9 @@ class SharedPrompts:
         picked: Tensor = logits_RSV[batch.row_N, batch.position_N]
         return picked
 
+    def index(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        return batch.row_N, batch.position_N
+
     def finish(self) -> None:
         ends = [(x, leaf.grad) for x, leaf in self._ends if leaf.grad is not None]
         torch.autograd.backward([x for x, _ in ends], [gradient for _, gradient in ends])
@@ -73,9 +80,12 @@ class WholeSamples:
         suffixes = [row[:n] for row, n in zip(batch.suffix_RS.tolist(), batch.suffix_lengths, strict=True)]
         output = self.model(padded([[*h, *s] for h, s in zip(heads, suffixes, strict=True)], device=self.device))
         logits_RTV = output if isinstance(output, Tensor) else output.logits
-        shift_R = torch.tensor([len(head) for head in heads], device=self.device)
-        picked: Tensor = logits_RTV[batch.row_N, batch.position_N + shift_R[batch.row_N]]
+        picked: Tensor = logits_RTV[self.index(batch)]
         return picked
+
+    def index(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        shift_R = torch.tensor([len(batch.prompts[g]) - 1 for g in batch.owner], device=self.device)
+        return batch.row_N, batch.position_N + shift_R[batch.row_N]
 
     def finish(self) -> None:
         """Nothing is left."""

@@ -8,7 +8,6 @@ sample of a step was written by the policy that the step updates (staleness 0); 
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -18,10 +17,12 @@ from typing import Any
 from torch import nn
 
 from overland.errors import OverlandError
-from overland.rl.algorithms import GRPO, Algorithm, Successes
-from overland.rl.batch import Bundle, batch_figures, train_rows
+from overland.rl.algorithms import Advantage
+from overland.rl.batch import Bundle, batch_advantages, batch_figures, train_rows
+from overland.rl.beside import Beside
 from overland.rl.budgets import Budgets
 from overland.rl.curriculum import Curriculum
+from overland.rl.gather import gather
 from overland.rl.loss import LossFigures
 from overland.rl.meters import rollout_figures
 from overland.rl.samples import Group, Sample
@@ -63,13 +64,15 @@ def train_rl(
     resume: bool = False,
     cpu_seconds: float | None = None,
     stage: str = "rl",
+    teachers: Mapping[str, nn.Module] | None = None,
 ) -> RLResult:
     """Train `model` in place on `tasksets` (name -> Taskset) and leave metrics, episodes and checkpoints in `run`.
 
     `engine` samples from the same module. `sandbox` (agent.Sandbox, for domains with a shell) and `scoring`
     (environments.Scoring) go to the episodes. `rollouts` replaces the environments (tests, other sources of groups).
     `resume` continues from the last checkpoint of `stage` in the run folder, if there is one. `cpu_seconds` stops after
-    the step in which the processor time (children included) is used up. Raises OverlandError when the starting policy
+    the step in which the processor time (children included) is used up. `teachers` (by the folder that the recipe
+    names) are taken instead of loading them. Raises OverlandError when the starting policy
     gives nothing to learn from, and Collapse when a watchdog trips. Ctrl-C finishes the step, saves it and raises
     KeyboardInterrupt; a second one stops at once.
     """
@@ -77,12 +80,11 @@ def train_rl(
         from overland.rl.rollout import EpisodeRollouts
 
         rollouts = EpisodeRollouts(engine, tokenizer, tasksets, section, sandbox=sandbox, scoring=scoring, stage=stage)
-    algorithm = make_algorithm(section)
+    beside = Beside(model, section, teachers)
     curriculum = Curriculum(section, rollouts.levels)
     budgets, watchdogs = Budgets(section), Watchdogs(section.watchdogs)
-    optimizer = make_optimizer(model, section)
-    reference = copy.deepcopy(model).requires_grad_(False) if section.reference_kl > 0 else None
-    state = TrainerState(run, stage, model, optimizer, curriculum, budgets, watchdogs)
+    optimizer = make_optimizer(beside.trained(model), section)
+    state = TrainerState(run, stage, beside.trained(model), optimizer, curriculum, budgets, watchdogs)
 
     resumed = state.start(resume)
     began = processor_seconds() - state.cpu_seconds
@@ -102,21 +104,21 @@ def train_rl(
         bar.advance(state.step)
         while state.step < section.steps and not state.stopped:
             clock = time.perf_counter()
-            orders = curriculum.deal(section.tasks_per_step)
-            groups = [budgets.price(g, state.step) for g in rollouts.run(orders, version=state.step)]
+            gathered = gather(rollouts, curriculum, budgets, section, state.step)
+            groups = gathered.all
             seconds_rollout = time.perf_counter() - clock
-            curriculum.rates.update(groups)
 
             clock = time.perf_counter()
-            figures = rollout_figures(groups)
-            figures |= update(model, optimizer, groups, algorithm, section, state.step, reference)
+            figures = rollout_figures(groups) | gathered.figures()
+            done, advantages = update(model, optimizer, gathered.kept, section, state.step, beside)
+            figures |= done
             seconds_update = time.perf_counter() - clock
             figures |= {"rl/seconds_rollout": seconds_rollout, "rl/seconds_update": seconds_update}
             figures["rl/cpu_seconds"] = state.cpu_seconds = processor_seconds() - began
             state.tokens += sum(s.output_tokens for g in groups for s in g.samples)
             state.figures = figures
 
-            batch_file = write_episodes(run, f"{stage}-step-{state.step:05d}", groups)
+            batch_file = write_episodes(run, f"{stage}-step-{state.step:05d}", groups, advantages)
             run.metrics({"stage": stage, "step": state.step + 1} | figures)
             try:
                 watchdogs.check(state.step + 1, figures)
@@ -138,6 +140,7 @@ def train_rl(
             elif section.checkpoint_every and state.step % section.checkpoint_every == 0:
                 state.save()
         state.save()
+    beside.close()
     return RLResult(state.step, state.stopped or "steps", state.tokens, processor_seconds() - began, state.figures)
 
 
@@ -145,54 +148,58 @@ def update(
     model: nn.Module,
     optimizer: Any,
     groups: Sequence[Group],
-    algorithm: Algorithm,
     section: RLSection,
     step: int,
-    reference: nn.Module | None = None,
-) -> dict[str, float]:
-    """All optimiser steps on one batch; returns its figures.
+    beside: Beside,
+) -> tuple[dict[str, float], Mapping[str, Advantage]]:
+    """All optimiser steps on one batch; returns its figures and the advantages by sample id.
 
     Mismatch KL and ratios are those of the first pass, before any optimiser step: there they measure nothing but the
     difference between trainer and sampler. An empty batch is skipped.
     """
     set_learning_rate(optimizer, learning_rate(section, step))
     longest = max(section.efforts.of(g.effort).output_tokens for g in groups)
+    scored = beside.scored(model, groups)
+    advantages = batch_advantages(groups, section.algorithm_of, scored)
+    cut_off = {s.id for g in groups for s in g.samples if s.truncated} if section.overlong.policy == "mask" else ()
     parts = [
-        train_rows(groups[i :: section.minibatches], algorithm, section.normalise, longest)
+        train_rows(
+            groups[i :: section.minibatches],
+            section.algorithm_of,
+            longest,
+            advantages=advantages,
+            scored=scored,
+            without=cut_off,
+        )
         for i in range(section.minibatches)
     ]
     bundles: list[Bundle] = [bundle for part in parts for bundle in part]
     figures = {f"rl/{name}": value for name, value in batch_figures(bundles).items()}
     if not bundles:
-        return figures
+        return figures, advantages
     first, last, losses, norms = LossFigures(), LossFigures(), list[float](), list[float]()
     for epoch in range(section.epochs):
         last = LossFigures()
         for index, part in enumerate(filter(None, parts)):
-            done = accumulate(model, part, section, reference)  # every rank's gradients and figures added up
-            norms.append(apply_step(model, optimizer, section.max_grad_norm))
+            done = accumulate(model, part, section, beside.reference, beside.critic)  # added up over the ranks
+            norms.append(apply_step(beside.trained(model), optimizer, section.max_grad_norm))
             losses.append(done.loss)
             last.add(done.figures)
             if epoch == index == 0:
                 first = done.figures
-    figures |= {f"rl/{name}": value for name, value in first.means().items()}
+    figures |= {f"rl/{name}": value for name, value in (first.means() | first.by_part() | first.critic()).items()}
     return figures | {
         "rl/clipped_share": last.means()["clipped_share"],
         "rl/loss": sum(losses) / len(losses),
         "rl/grad_norm": max(norms, key=lambda n: n if n == n else float("inf")),
         "rl/lr": learning_rate(section, step),
-    }
-
-
-def make_algorithm(section: RLSection) -> Algorithm:
-    """The algorithm that the recipe names."""
-    if section.algorithm == "successes":
-        return Successes()
-    return GRPO(scale_by_std=section.scale_by_std)
+    }, advantages
 
 
 def preflight(measured: Sequence[Group], section: RLSection) -> None:
     """Refuse a run that cannot learn: too few groups in which some samples succeed and some fail."""
+    if not any(algorithm.wants_variance for algorithm in section.algorithms):
+        return
     share = sum(g.has_variance for g in measured) / max(1, len(measured))
     if share > 0 and share >= section.min_variance:
         return
@@ -220,15 +227,18 @@ def refuse_empty(figures: Mapping[str, float], section: RLSection) -> None:
         )
 
 
-def write_episodes(run: RunFolder, name: str, groups: Sequence[Group]) -> str:
+def write_episodes(
+    run: RunFolder, name: str, groups: Sequence[Group], advantages: Mapping[str, Advantage] | None = None
+) -> str:
     """Every episode of a batch, whole, with what the trainer made of it; returns the path inside the run folder."""
     path = run.episodes / f"{name}.jsonl.zst"
     if run.writes:
-        write_jsonl_zst(path, (episode_record(group, sample) for group in groups for sample in group.samples))
+        known = advantages or {}
+        write_jsonl_zst(path, (episode_record(g, s, known.get(s.id)) for g in groups for s in g.samples))
     return str(path.relative_to(run.path))
 
 
-def episode_record(group: Group, sample: Sample) -> dict[str, Any]:
+def episode_record(group: Group, sample: Sample, advantage: Advantage | None = None) -> dict[str, Any]:
     """An episode in wire form; what the trainer made of it stands in its trace's `info.training`."""
     training = {
         "domain": group.domain,
@@ -237,6 +247,7 @@ def episode_record(group: Group, sample: Sample) -> dict[str, Any]:
         "reward": sample.reward,
         "success": sample.success,
         "over_budget": sample.over_budget,
+        "advantage": advantage,
         "policy_version": sample.policy_version,
     }
     record: dict[str, Any] = {"id": sample.id, "group": {"id": group.task_id}, **sample.episode}

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from overland.rl.batch import Bundle, MicroBatch, chunks, collate, split
-from overland.rl.loss import LossFigures, likelihood_loss, policy_loss, token_logprobs
+from overland.rl.algorithms import PPO, Tokens
+from overland.rl.batch import Bundle, MicroBatch, by_algorithm, chunks, collate, split
+from overland.rl.critic import Critic
+from overland.rl.loss import LossFigures, part_figures, policy_loss, token_logprobs
 from overland.rl.section import RLSection
 from overland.rl.shared import Forward, forward_for
 from overland.train.optim import adamw, clip_gradients
@@ -26,7 +28,11 @@ class UpdateFigures:
 
 
 def accumulate(
-    model: nn.Module, bundles: Sequence[Bundle], section: RLSection, reference: nn.Module | None = None
+    model: nn.Module,
+    bundles: Sequence[Bundle],
+    section: RLSection,
+    reference: nn.Module | None = None,
+    critic: Critic | None = None,
 ) -> UpdateFigures:
     """Leave the sum of all bundles' gradients in the parameters' `.grad`, and return what the pass saw.
 
@@ -35,18 +41,19 @@ def accumulate(
     ranks = Ranks.current()
     result = UpdateFigures()
     device = next(model.parameters()).device
-    for chunk in chunks(ranks.share(bundles), section.micro_batch_tokens):
+    parts = by_algorithm(ranks.share(bundles))
+    for chunk in (chunk for part in parts for chunk in chunks(part, section.micro_batch_tokens)):
         forward = forward_for(model, chunk, device)
         with torch.no_grad():
             anchor = forward_for(reference, chunk, device) if reference is not None else None
         for rows in split(chunk, section.micro_batch_tokens):
             batch = collate(chunk, rows, device=device)
-            loss, figures = batch_loss(forward, batch, section, anchor)
+            loss, figures = batch_loss(forward, batch, section, anchor, critic)
             loss.backward()
             result.loss += float(loss.detach())
             result.figures.add(figures)
         forward.finish()
-    ranks.sum_gradients(model.parameters())
+    ranks.sum_gradients([*model.parameters(), *(critic.head.parameters() if critic is not None else ())])
     total = UpdateFigures()
     for part in ranks.gather(result):
         total.loss += part.loss
@@ -55,25 +62,44 @@ def accumulate(
 
 
 def batch_loss(
-    forward: Forward, batch: MicroBatch, section: RLSection, anchor: Forward | None = None
+    forward: Forward,
+    batch: MicroBatch,
+    section: RLSection,
+    anchor: Forward | None = None,
+    critic: Critic | None = None,
 ) -> tuple[Tensor, LossFigures]:
     """The micro-batch's share of the batch's loss, ready for backward. `anchor` is the reference policy's forward."""
     logp_N, entropy_N = token_logprobs(forward.logits(batch), batch.target_N, section.temperature)
-    given = (logp_N, batch.sampler_logp_N, batch.advantage_N, batch.weight_N)
-    if section.loss == "likelihood":
-        return likelihood_loss(*given, entropy_N=entropy_N)
+    old_logp_N = batch.old_logp_N
+    if old_logp_N is None:
+        corrected = section.correction.level != "none"
+        old_logp_N = logp_N.detach() if corrected else batch.sampler_logp_N
+    value_N = None
+    if critic is not None and isinstance(batch.algorithm, PPO):
+        value_N = critic.values(*forward.index(batch))
     reference_logp_N = None
     if anchor is not None:
         with torch.no_grad():
             reference_logp_N = token_logprobs(anchor.logits(batch), batch.target_N, section.temperature)[0]
-    return policy_loss(
-        *given,
-        clip_low=section.clip_low,
-        clip_high=section.clip_high,
+    loss, figures = policy_loss(
+        batch.algorithm,
+        Tokens(logp_N, old_logp_N, batch.advantage_N, batch.row_N),
+        batch.sampler_logp_N,
+        batch.weight_N,
+        correction=section.correction,
         reference_logp_N=reference_logp_N,
         reference_kl=section.reference_kl,
         entropy_N=entropy_N,
     )
+    part_figures(figures, batch.labels, batch.row_N, logp_N - batch.sampler_logp_N, entropy_N)
+    if value_N is not None and isinstance(batch.algorithm, PPO):
+        assert batch.value_N is not None
+        assert batch.return_N is not None
+        value_loss = (batch.algorithm.value_loss(value_N, batch.value_N, batch.return_N) * batch.weight_N).sum()
+        loss = loss + batch.algorithm.value_weight * value_loss
+        figures.value_loss = float(value_loss.detach())
+        figures.value_error = float(((batch.value_N - batch.return_N) ** 2).sum())
+    return loss, figures
 
 
 def apply_step(model: nn.Module, optimizer: torch.optim.Optimizer, max_grad_norm: float) -> float:

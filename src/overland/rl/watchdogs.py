@@ -35,7 +35,7 @@ class Watchdogs:
         if not math.isfinite(norm) or norm > limits.grad_norm:
             raise Collapse(
                 f"step {step}: gradient norm {norm:.3g} (rl.watchdogs.grad_norm = {limits.grad_norm}): "
-                "lower rl.lr, or resume from the last checkpoint with a lower rl.clip_high"
+                "lower rl.lr, or resume from the last checkpoint with a lower rl.algorithm.clip_high"
             )
         success = figures.get("rl/success", 0.0)
         self._slow(
@@ -51,7 +51,7 @@ class Watchdogs:
             entropy < limits.entropy_floor and success < limits.solved,
             step,
             f"entropy is below rl.watchdogs.entropy_floor = {limits.entropy_floor} (now {entropy:.2g})",
-            "the policy no longer explores: raise rl.clip_high, lower rl.lr, or start from an earlier checkpoint",
+            "the policy no longer explores: raise rl.algorithm.clip_high, lower rl.lr, or go back to a checkpoint",
         )
         failures = figures.get("rl/parse_failures", 0.0)
         self._slow(
