@@ -48,7 +48,8 @@ def test_a_folder_is_described_like_the_model_that_it_holds(tmp_path: Path) -> N
     found = describe(tmp_path)
     config = DecoderConfig.from_dict(TINY)
     assert found.parameters == sum(p.numel() for p in model.parameters())
-    unchosen = found.components["routed experts"] * (1 - config.num_experts_per_token / config.num_experts)
+    assert config.moe is not None
+    unchosen = found.components["routed experts"] * (1 - config.moe.top_k / config.moe.experts)
     assert found.active == pytest.approx(found.parameters - unchosen, abs=1)
     assert found.context == config.max_position_embeddings
 

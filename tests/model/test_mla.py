@@ -6,7 +6,8 @@ import pytest
 import torch
 from tiny import tiny
 
-from overland.model.mla import MLA, _mask
+from overland.model.context import Context, visible
+from overland.model.mla import MLA
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
@@ -16,11 +17,11 @@ def test_absorbed_equals_expanded(dtype: torch.dtype, tolerance: float) -> None:
     lengths, T, S = torch.tensor([3, 7]), 5, 12
     q = torch.randn(2, T, mla.H, mla.N + mla.R, generator=gen).to(dtype)
     e = torch.randn(2, S, mla.L + mla.R, generator=gen).to(dtype)
-    mask = _mask(None, lengths, T, S, q.device)
-    assert (mla._absorbed(q, e, mask) - mla._expanded(q, e, mask)).abs().max() < tolerance
+    mask = visible(Context(lengths_B=lengths), T, S, q.device)
+    assert (mla.absorbed(q, e, mask) - mla.expanded(q, e, mask)).abs().max() < tolerance
 
 
 def test_a_mask_with_lengths_hides_later_tokens_and_junk_slots() -> None:
-    mask = _mask(None, torch.tensor([0, 2]), 2, 4, torch.device("cpu"))
+    mask = visible(Context(lengths_B=torch.tensor([0, 2])), 2, 4, torch.device("cpu"))
     assert mask is not None
-    assert mask[:, 0].int().tolist() == [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]]
+    assert mask.int().tolist() == [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]]

@@ -15,12 +15,12 @@ from torch import Tensor
 from overland.kernels import situ_glu_reference
 from overland.model import Packing, Replay
 from overland.model.capacity import Capacity
-from overland.model.moe import LatentMoE
+from overland.model.moe import MoE
 
 
 @pytest.fixture
-def moe() -> LatentMoE:
-    return next(m for m in tiny().modules() if isinstance(m, LatentMoE))
+def moe() -> MoE:
+    return next(m for m in tiny().modules() if isinstance(m, MoE))
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def x() -> Tensor:
     return torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def by_hand(moe: LatentMoE, x_D: Tensor) -> Tensor:
+def by_hand(moe: MoE, x_D: Tensor) -> Tensor:
     """One token through the formula, expert by expert."""
     scores = (moe.gate.weight @ x_D).sigmoid()
     best = (scores + moe.gate.e_score_correction_bias).argsort(descending=True)[: moe.gate.k]
@@ -43,13 +43,13 @@ def by_hand(moe: LatentMoE, x_D: Tensor) -> Tensor:
     return moe.routed_expert_up_proj.weight @ normed + shared.down_proj.weight @ inner
 
 
-def test_equals_the_formula_token_by_token(moe: LatentMoE, x: Tensor) -> None:
+def test_equals_the_formula_token_by_token(moe: MoE, x: Tensor) -> None:
     y, _ = moe(x)
     wanted = torch.stack([by_hand(moe, token) for token in x.flatten(0, 1)]).view_as(x)
     torch.testing.assert_close(y, wanted, rtol=0, atol=1e-12)
 
 
-def test_an_expert_without_tokens_changes_nothing(moe: LatentMoE, x: Tensor) -> None:
+def test_an_expert_without_tokens_changes_nothing(moe: MoE, x: Tensor) -> None:
     moe.gate.e_score_correction_bias[2] = -10
     y, routing = moe(x)
     assert routing.counts[2] == 0
@@ -60,7 +60,7 @@ def test_an_expert_without_tokens_changes_nothing(moe: LatentMoE, x: Tensor) -> 
     assert moe.experts.down.grad[2].abs().max() == 0
 
 
-def test_the_bias_changes_the_selection_and_not_the_weights(moe: LatentMoE, x: Tensor) -> None:
+def test_the_bias_changes_the_selection_and_not_the_weights(moe: MoE, x: Tensor) -> None:
     flat = x.flatten(0, 1)
     _, scores, before, _ = moe.gate(flat)
     moe.gate.e_score_correction_bias[3] += 10
@@ -71,13 +71,13 @@ def test_the_bias_changes_the_selection_and_not_the_weights(moe: LatentMoE, x: T
     torch.testing.assert_close(weights, chosen / chosen.sum(-1, keepdim=True))
 
 
-def test_weights_sum_to_the_scaling_factor(moe: LatentMoE, x: Tensor) -> None:
+def test_weights_sum_to_the_scaling_factor(moe: MoE, x: Tensor) -> None:
     moe.gate.scale = 2.5
     weights = moe.gate(x.flatten(0, 1)).weights
     torch.testing.assert_close(weights.sum(-1), torch.full((18,), 2.5, dtype=torch.float64))
 
 
-def test_scaling_all_weights_changes_nothing_but_through_epsilon(moe: LatentMoE, x: Tensor) -> None:
+def test_scaling_all_weights_changes_nothing_but_through_epsilon(moe: MoE, x: Tensor) -> None:
     before, _ = moe(x)
     moe.gate.scale = 40.0
     moe.routed_expert_norm.eps *= 1600
@@ -85,7 +85,7 @@ def test_scaling_all_weights_changes_nothing_but_through_epsilon(moe: LatentMoE,
     torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
 
 
-def test_the_selection_carries_no_gradient_and_the_scores_do(moe: LatentMoE, x: Tensor) -> None:
+def test_the_selection_carries_no_gradient_and_the_scores_do(moe: MoE, x: Tensor) -> None:
     y, routing = moe(x)
     y.square().sum().backward()
     assert not routing.scores.requires_grad
@@ -174,7 +174,7 @@ def test_padding_takes_no_room_and_is_not_kept() -> None:
     assert kept.tolist() == [[False, False], [True, True], [True, True]]
 
 
-def test_dropped_choices_contribute_nothing_and_only_while_training(moe: LatentMoE, x: Tensor) -> None:
+def test_dropped_choices_contribute_nothing_and_only_while_training(moe: MoE, x: Tensor) -> None:
     free, _ = moe(x)
     moe.capacity = Capacity(0.5)
     moe.eval()
@@ -183,7 +183,7 @@ def test_dropped_choices_contribute_nothing_and_only_while_training(moe: LatentM
     y, routing = moe(x)
     assert routing.kept is not None
     assert 0 < (~routing.kept).sum() < routing.kept.numel()
-    dropped_outside = LatentMoE.forward  # the same forward with the dropped choices' weights set to zero
+    dropped_outside = MoE.forward  # the same forward with the dropped choices' weights set to zero
     choice = moe.gate(x.flatten(0, 1))
     moe.capacity = None
     masked = choice._replace(weights=choice.weights * routing.kept)
@@ -191,7 +191,7 @@ def test_dropped_choices_contribute_nothing_and_only_while_training(moe: LatentM
     torch.testing.assert_close(y, dropped_outside(moe, x)[0], rtol=0, atol=1e-12)
 
 
-def test_gradients_flow_through_what_is_kept_and_only_through_that(moe: LatentMoE, x: Tensor) -> None:
+def test_gradients_flow_through_what_is_kept_and_only_through_that(moe: MoE, x: Tensor) -> None:
     moe.capacity = Capacity(0.25, "position")
     y, routing = moe.train()(x)
     y.square().sum().backward()
@@ -201,7 +201,7 @@ def test_gradients_flow_through_what_is_kept_and_only_through_that(moe: LatentMo
     assert torch.equal(moe.experts.down.grad.abs().amax((1, 2)) > 0, served)
 
 
-def test_a_dispatch_from_outside_sees_the_choice_and_replaces_the_local_one(moe: LatentMoE, x: Tensor) -> None:
+def test_a_dispatch_from_outside_sees_the_choice_and_replaces_the_local_one(moe: MoE, x: Tensor) -> None:
     """Two holders of half of the experts each, as two ranks would have them."""
     wanted, _ = moe(x)
 
@@ -221,7 +221,7 @@ def test_a_dispatch_from_outside_sees_the_choice_and_replaces_the_local_one(moe:
     torch.testing.assert_close(moe(x)[0], wanted, rtol=0, atol=1e-12)
 
 
-def test_logits_are_recorded_only_where_a_gradient_is(moe: LatentMoE, x: Tensor) -> None:
+def test_logits_are_recorded_only_where_a_gradient_is(moe: MoE, x: Tensor) -> None:
     _, routing = moe(x)
     assert routing.logits is not None
     assert torch.equal(routing.logits.sigmoid(), routing.scores)

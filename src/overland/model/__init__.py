@@ -1,7 +1,7 @@
 """The decoder as plain single-device modules: mixers, experts, residuals, caches, presets and checkpoint keys."""
 
-from overland.model.cache import Cache, KDACache, MLACache
-from overland.model.checkpoint import load_model, save_model
+from overland.model.cache import Cache, DSACache, GQACache, KDACache, LayerCache, MLACache
+from overland.model.checkpoint import load_config, load_model, save_model
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Aux, Decoder, Output, Replay
 from overland.model.init import INITIALISERS, initialise
@@ -14,15 +14,19 @@ __all__ = [
     "PRESETS",
     "Aux",
     "Cache",
+    "DSACache",
     "Decoder",
     "DecoderConfig",
+    "GQACache",
     "KDACache",
+    "LayerCache",
     "MLACache",
     "Output",
     "Packing",
     "Replay",
     "Routing",
     "initialise",
+    "load_config",
     "load_model",
     "preset",
     "save_model",

@@ -1,14 +1,20 @@
-"""A model folder in the released Hugging Face layout: config.json and model.safetensors with K3's own key names.
+"""A model folder in a released Hugging Face layout: config.json and safetensors files with the family's own names.
 
-Inside, a layer's experts are two stacked tensors; on disk each expert has w1 (gate), w3 (up) and w2 (down), [out, in].
-Source: reference/architecture.md §14.
+Reading goes shard by shard straight into the model's parameters, so that at its peak memory holds the model and one
+tensor; names, shapes and types are checked on the files' headers before anything is allocated.
+Source: reference/architecture.md §14; the safetensors format.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,99 +25,47 @@ from overland import kernels
 from overland.errors import BrokenFileError, UsageError
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Decoder
+from overland.model.families import FAMILIES, Piece, pieces, read_config, write_config
+from overland.model.families.tensors import PADDED, WIDE
 from overland.model.presets import PRESETS, preset
 from overland.runs import atomic_write
 
-# What the released files keep in fp32 whatever the rest has: rounding would move decays and flip routes.
-WIDE = ("A_log", "dt_bias", "o_norm.weight", "conv1d.weight", "e_score_correction_bias")
+INDEX = "model.safetensors.index.json"
+SHARD_BYTES = 5_000_000_000
 PREFIX = "language_model."  # the released text + vision checkpoint puts this before every text tensor
+FLOATS = ("F64", "F32", "BF16", "F16")
+PACKED, SCALE = "_packed", "_scale"  # an MXFP4 matrix is a pair of tensors
 
 
-def to_released(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Our parameter names to the released ones; stacked experts become one set of tensors an expert."""
-    out: dict[str, Tensor] = {}
-    for name, value in state.items():
-        if name.endswith(".experts.gate_up"):
-            base, width = name.removesuffix(".gate_up"), value.shape[-1] // 2
-            for e in range(value.shape[0]):
-                out[f"{base}.{e}.w1.weight"] = value[e, :, :width].T.contiguous()
-                out[f"{base}.{e}.w3.weight"] = value[e, :, width:].T.contiguous()
-        elif name.endswith(".experts.down"):
-            base = name.removesuffix(".down")
-            for e in range(value.shape[0]):
-                out[f"{base}.{e}.w2.weight"] = value[e].T.contiguous()
-        else:
-            out[name] = value.contiguous()
-    return out
+def released_tensors(config: DecoderConfig, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """(released name, tensor) of everything in `state`: a state dict, or gradients under the same names."""
+    for piece in pieces(FAMILIES[config.family], config, state):
+        yield piece.name, piece.read_from(state[piece.ours])
 
 
-def from_released(tensors: dict[str, Tensor], model: Decoder, source: str) -> dict[str, Tensor]:
-    """Released names to ours, for `model`. Raises BrokenFileError naming a missing, extra or misshapen tensor."""
-    tensors = {name.removeprefix(PREFIX): value for name, value in tensors.items()}
-    wanted = {name: value.shape for name, value in to_released(model.state_dict()).items()}
-    for name, shape in wanted.items():
-        if name not in tensors:
-            raise BrokenFileError(f"{source}: '{name}' is missing; the config asks for it with shape {list(shape)}")
-        if name.endswith(".A_log") and tensors[name].ndim == 1:  # released files pad the heads with zeros
-            tensors[name] = tensors[name][: shape[0]]
-        if tensors[name].shape != shape:
-            raise BrokenFileError(
-                f"{source}: '{name}' has shape {list(tensors[name].shape)}, the config asks for {list(shape)}"
-            )
-        if not torch.isfinite(tensors[name]).all():
-            raise BrokenFileError(f"{source}: '{name}' holds values that are not finite")
-    extra = sorted(tensors.keys() - wanted.keys())
-    if extra:
-        raise BrokenFileError(f"{source}: '{extra[0]}' is not a tensor of this model ({len(extra)} extra in all)")
+def save_model(model: Decoder, directory: str | os.PathLike[str], shard_bytes: int = SHARD_BYTES) -> None:
+    """Write config.json and the weights into `directory`, each file atomically. Tensors keep their dtype.
 
-    ours: dict[str, Tensor] = {}
-    for name in model.state_dict():
-        if name.endswith(".experts.gate_up"):
-            base = name.removesuffix(".gate_up")
-            ours[name] = torch.stack(
-                [
-                    torch.cat([tensors[f"{base}.{e}.w1.weight"].T, tensors[f"{base}.{e}.w3.weight"].T], dim=-1)
-                    for e in range(model.config.num_experts)
-                ]
-            )
-        elif name.endswith(".experts.down"):
-            base = name.removesuffix(".down")
-            ours[name] = torch.stack([tensors[f"{base}.{e}.w2.weight"].T for e in range(model.config.num_experts)])
-        else:
-            ours[name] = tensors[name]
-    return ours
-
-
-def unpack_mxfp4(tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Each pair `X.weight_packed`, `X.weight_scale` of a quantised release becomes the `X.weight` (fp32) it stands for.
-
-    Raises BrokenFileError naming a pair that does not fit together.
+    Up to `shard_bytes` one model.safetensors, beyond that numbered shards and their index. Raises UsageError, before
+    anything is written, where the family's layout has no place for a part of the model.
     """
-    out = {name: value for name, value in tensors.items() if not name.endswith((".weight_packed", ".weight_scale"))}
-    for name in sorted(tensors.keys() - out.keys()):
-        base = name.removesuffix("_packed").removesuffix("_scale")
-        packed, scales = tensors.get(f"{base}_packed"), tensors.get(f"{base}_scale")
-        if packed is None or scales is None:
-            raise BrokenFileError(f"{source}: '{name}' has no partner; '{base}_packed' and '{base}_scale' go together")
-        rows, half = packed.shape if packed.ndim == 2 else (0, 0)
-        fits = half % 16 == 0 and scales.shape == (rows, half // 16)
-        if not fits or packed.dtype != torch.uint8 or scales.dtype != torch.uint8:
-            raise BrokenFileError(
-                f"{source}: '{base}_packed' {packed.dtype} {list(packed.shape)} and '_scale' {scales.dtype} "
-                f"{list(scales.shape)} are not MXFP4; a row of K weights is K/2 bytes and K/32 scale bytes"
-            )
-        out[base] = kernels.mxfp4_dequantize(kernels.mxfp4_unpack(packed), scales)
-    return out
-
-
-def save_model(model: Decoder, directory: str | os.PathLike[str]) -> None:
-    """Write config.json and model.safetensors into `directory`, each atomically. Tensors keep their dtype."""
+    config = json.dumps(write_config(model.config), indent=2) + "\n"
+    _check_savable(model)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = to_released({name: value.detach().cpu() for name, value in model.state_dict().items()})
-    atomic_write(directory / "model.safetensors", save(tensors, metadata={"format": "pt"}))
-    config = model.config.model_dump(exclude_none=True)
-    atomic_write(directory / "config.json", json.dumps(config, indent=2) + "\n")
+    state = model.state_dict()
+    plan = _plan_shards(model.config, state, shard_bytes)
+    names: dict[str, str] = {}
+    for number, shard in enumerate(plan, start=1):
+        file = "model.safetensors" if len(plan) == 1 else f"model-{number:05}-of-{len(plan):05}.safetensors"
+        tensors = {piece.name: piece.read_from(state[piece.ours].detach().cpu()) for piece in shard}
+        atomic_write(directory / file, save(tensors, metadata={"format": "pt"}))
+        names.update(dict.fromkeys(tensors, file))
+    if len(plan) > 1:
+        total = sum(_bytes(piece, state) for shard in plan for piece in shard)
+        index = {"metadata": {"total_size": total}, "weight_map": names}
+        atomic_write(directory / INDEX, json.dumps(index, indent=2) + "\n")
+    atomic_write(directory / "config.json", config)
 
 
 def load_model(
@@ -120,44 +74,213 @@ def load_model(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> Decoder:
-    """A model from a folder, or a freshly initialised preset, cast to `dtype` but for what is fp32 in released files.
+    """A model from a folder, or a freshly initialised preset, in `dtype` but for what is fp32 in released files.
 
-    Raises UsageError where neither exists and BrokenFileError naming the tensor or file that is wrong.
+    Without `dtype` everything is fp32. Raises UsageError where neither exists and BrokenFileError naming the tensor or
+    file that is wrong.
     """
     directory = Path(dir_or_preset)
-    if not directory.exists() and str(dir_or_preset) in PRESETS:
-        from overland.model.init import initialise
+    if directory.exists() or str(dir_or_preset) not in PRESETS:
+        return _read_folder(directory, dtype or torch.float32, torch.device(device))
+    from overland.model.init import initialise
 
-        model = initialise(Decoder(preset(str(dir_or_preset))), "induction", seed)
-    else:
-        model = _read_folder(directory)
+    model = initialise(Decoder(preset(str(dir_or_preset))), "induction", seed)
     if dtype is not None:
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            value.data = value.data.to(torch.promote_types(dtype, torch.float32) if name.endswith(WIDE) else dtype)
+            value.data = value.data.to(_dtype_of(name, dtype))
     return model.to(device)
 
 
-def _read_folder(directory: Path) -> Decoder:
-    config_file, weights = directory / "config.json", directory / "model.safetensors"
-    if not config_file.is_file():
+def load_config(directory: str | os.PathLike[str]) -> DecoderConfig:
+    """The config of a model folder. Raises UsageError or BrokenFileError naming what is wrong."""
+    file = Path(directory) / "config.json"
+    if not file.is_file():
         presets = ", ".join(PRESETS)
         raise UsageError(f"model = '{directory}' is neither a folder with config.json nor a preset ({presets})")
-    if not weights.is_file():
-        raise UsageError(f"{directory}: model.safetensors is missing")
-    try:
-        fields = json.loads(config_file.read_text("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BrokenFileError(f"{config_file}: not JSON: {error}") from None
-    fields = fields.get("text_config", fields) if isinstance(fields, dict) else fields
-    if not isinstance(fields, dict):
-        raise BrokenFileError(f"{config_file}: holds a {type(fields).__name__}, not an object with the model's fields")
-    fields.pop("quantization_config", None)  # says how the file is packed; the model in memory is not
-    model = Decoder(DecoderConfig.from_dict(fields, source=str(config_file)))
-    try:
-        with safe_open(weights, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError) as error:
-        raise BrokenFileError(f"{weights}: cannot be read: {error}") from None
-    tensors = unpack_mxfp4(tensors, str(weights))
-    model.load_state_dict(from_released(tensors, model, str(weights)), assign=False)
+    fields = _read_json(file)
+    for part in (fields, fields.get("text_config")):
+        if isinstance(part, dict):
+            part.pop("quantization_config", None)  # says how the file is packed; the model in memory is not
+    return read_config(fields, str(file))
+
+
+def _read_folder(directory: Path, dtype: torch.dtype, device: torch.device) -> Decoder:
+    config = load_config(directory)
+    with torch.device("meta"):
+        model = Decoder(config)
+    wanted = {piece.name: piece for piece in pieces(FAMILIES[config.family], config, model.state_dict())}
+    files = _shards(directory)
+    found = {name: entry for file in files for name, entry in _headers(file, config).items()}
+    _check(wanted, found, directory if len(files) > 1 else files[0])
+    _allocate(model, dtype, device)
+    state = model.state_dict()
+    halves: dict[str, Tensor] = {}  # of MXFP4 pairs whose other half is still to come
+    for file in files:
+        with _opened(file) as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (not a dict)
+                ours = name.removeprefix(PREFIX)
+                if ours not in found:
+                    continue
+                value = tensors.get_tensor(name)
+                base = _base(ours)
+                if base is not None:
+                    halves[ours] = value
+                    if base + PACKED not in halves or base + SCALE not in halves:
+                        continue
+                    packed, scales = halves.pop(base + PACKED), halves.pop(base + SCALE)
+                    value, ours = kernels.mxfp4_dequantize(kernels.mxfp4_unpack(packed), scales), base
+                if not torch.isfinite(value).all():
+                    raise BrokenFileError(f"{file}: '{ours}' holds values that are not finite")
+                piece = wanted[ours]
+                if ours.endswith(PADDED) and value.ndim == 1:
+                    value = value[: piece.shape[0]]
+                with torch.no_grad():
+                    piece.write_into(state[piece.ours], value)
     return model
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file's header says of one tensor."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def _shards(directory: Path) -> list[Path]:
+    """The files that hold the weights: one, or those that the index names."""
+    whole, index = directory / "model.safetensors", directory / INDEX
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        raise UsageError(f"{directory}: model.safetensors is missing, and there is no {INDEX} either")
+    names = _read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise BrokenFileError(f"{index}: weight_map is not an object from tensor names to files")
+    files = [directory / name for name in sorted(set(names.values()))]
+    for file in files:
+        if file.parent != directory or not file.is_file():
+            raise BrokenFileError(f"{index}: names '{file.name}', which is not a file beside it")
+    return files
+
+
+def _headers(file: Path, config: DecoderConfig) -> dict[str, Header]:
+    """Name, shape and type of every text tensor of a file, checked for a type that weights can have."""
+    out = {}
+    with _opened(file) as tensors:
+        for name in tensors.keys():  # noqa: SIM118 (not a dict)
+            entry = tensors.get_slice(name)
+            ours = name.removeprefix(PREFIX)
+            out[ours] = Header(file, tuple(entry.get_shape()), entry.get_dtype())
+            if _base(ours) is None and out[ours].dtype not in FLOATS:
+                raise BrokenFileError(f"{file}: '{ours}' has type {out[ours].dtype}; valid: {', '.join(FLOATS)}")
+    return out
+
+
+def _check(wanted: dict[str, Piece], found: dict[str, Header], source: Path) -> None:
+    """Raises BrokenFileError naming the first missing, misshapen or extra tensor, or a broken MXFP4 pair."""
+    present = set()
+    for name, header in found.items():
+        base = _base(name)
+        present.add(base or name)
+        if base is None:
+            continue
+        packed, scales = found.get(base + PACKED), found.get(base + SCALE)
+        if packed is None or scales is None:
+            both = f"'{base}{PACKED}' and '{base}{SCALE}'"
+            raise BrokenFileError(f"{header.file}: '{name}' has no partner; {both} go together")
+        rows, half = packed.shape if len(packed.shape) == 2 else (0, 0)
+        if half % 16 or scales.shape != (rows, half // 16) or {packed.dtype, scales.dtype} != {"U8"}:
+            raise BrokenFileError(
+                f"{packed.file}: '{base}{PACKED}' {packed.dtype} {list(packed.shape)} and '{SCALE}' {scales.dtype} "
+                f"{list(scales.shape)} are not MXFP4; a row of K weights is K/2 bytes and K/32 scale bytes"
+            )
+    for name, piece in wanted.items():
+        if name not in present:
+            raise BrokenFileError(
+                f"{source}: '{name}' is missing; the config asks for it with shape {list(piece.shape)}"
+            )
+        header = found.get(name) or found[name + PACKED]
+        shape = header.shape if name in found else (header.shape[0], 2 * header.shape[1])
+        padded = name.endswith(PADDED) and len(shape) == len(piece.shape) == 1 and shape[0] >= piece.shape[0]
+        if shape != piece.shape and not padded:
+            raise BrokenFileError(
+                f"{header.file}: '{name}' has shape {list(shape)}, the config asks for {list(piece.shape)}"
+            )
+    extra = sorted(present - wanted.keys())
+    if extra:
+        raise BrokenFileError(f"{source}: '{extra[0]}' is not a tensor of this model ({len(extra)} extra in all)")
+
+
+def _allocate(model: Decoder, dtype: torch.dtype, device: torch.device) -> None:
+    """Give a meta model its memory. What a file does not hold (a selection bias that is not saved) starts at zero."""
+    for name, value in list(model.named_parameters()):
+        parent, _, leaf = name.rpartition(".")
+        made = torch.empty(value.shape, dtype=_dtype_of(name, dtype), device=device)
+        setattr(model.get_submodule(parent), leaf, torch.nn.Parameter(made))
+    for name, buffer in list(model.named_buffers()):
+        parent, _, leaf = name.rpartition(".")
+        zeros = torch.zeros(buffer.shape, dtype=_dtype_of(name, dtype), device=device)
+        setattr(model.get_submodule(parent), leaf, zeros)
+    if model.config.tie_word_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
+
+
+def _dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
+    """A parameter's type in a model of `dtype`: what released files keep in fp32 is never narrower."""
+    return torch.promote_types(dtype, torch.float32) if name.endswith(WIDE) else dtype
+
+
+def _plan_shards(config: DecoderConfig, state: Mapping[str, Tensor], limit: int) -> list[list[Piece]]:
+    shards: list[list[Piece]] = [[]]
+    size = 0
+    for piece in pieces(FAMILIES[config.family], config, state):
+        if shards[-1] and size + _bytes(piece, state) > limit:
+            shards.append([])
+            size = 0
+        shards[-1].append(piece)
+        size += _bytes(piece, state)
+    return shards
+
+
+def _bytes(piece: Piece, state: Mapping[str, Tensor]) -> int:
+    return math.prod(piece.shape) * state[piece.ours].element_size()
+
+
+def _check_savable(model: Decoder) -> None:
+    """Raises UsageError where a selection bias was trained that the family's files have no place for."""
+    saved = model.state_dict().keys()
+    for name, value in model.named_buffers():
+        if name not in saved and bool(value.any()):
+            raise UsageError(
+                f"'{name}' is not zero, and the files of family {model.config.family} have no place for it"
+            )
+
+
+def _base(name: str) -> str | None:
+    """The matrix that half an MXFP4 pair belongs to, or None for a plain tensor."""
+    for end in (PACKED, SCALE):
+        if name.endswith(f".weight{end}"):
+            return name.removesuffix(end)
+    return None
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BrokenFileError(f"{file}: cannot be read: not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BrokenFileError(f"{file}: holds a {type(fields).__name__}, not an object with the model's fields")
+    return fields
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """A safetensors file; what is wrong with it is said in one line."""
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            yield tensors
+    except (SafetensorError, OSError) as error:
+        raise BrokenFileError(f"{file}: cannot be read: {error}") from None

@@ -1,129 +1,239 @@
-"""What a K3-family decoder is made of: the fields of the released config.json, checked as a whole.
+"""What a decoder is made of: one section a part, and for every layer the names of its parts.
 
-Source: Kimi-K3 config.json; reference/architecture.md §1.
+This is Overland's own form. A released config.json is read and written through a family's mapping (model/families).
+Shapes are counts of elements; ranks, heads and widths are named as in the papers.
+Source: reference/architecture.md §1; the released configs of each family.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
 
-from overland.errors import UsageError
+MixerName = Literal["kda", "mla", "dsa", "gqa"]
+FeedForwardName = Literal["dense", "moe"]
 
 
-class LinearAttentionConfig(BaseModel):
-    """KDA's sizes and which layers have it. Layer lists are 1-based, as in the released file."""
+class Section(BaseModel):
+    """Frozen, and a field that is not known is an error."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    full_attn_layers: list[int]
-    kda_layers: list[int]
-    num_heads: PositiveInt
+
+class LayerConfig(Section):
+    """One layer: which mixer, which feed-forward, and how far back GQA looks (None: to the start)."""
+
+    mixer: MixerName
+    feed_forward: FeedForwardName
+    window: PositiveInt | None = None
+
+
+class RopeConfig(Section):
+    """Rotary positions. `kind` is how frequencies are stretched beyond the `original_context`."""
+
+    theta: float
+    kind: Literal["default", "linear", "llama3", "yarn"] = "default"
+    factor: float = 1.0
+    original_context: PositiveInt | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    attention_factor: float | None = None
+    truncate: bool = True
+
+    @model_validator(mode="after")
+    def _stretched(self) -> RopeConfig:
+        if self.kind in ("llama3", "yarn") and self.original_context is None:
+            raise ValueError(f"rope type {self.kind!r} needs original_max_position_embeddings")
+        return self
+
+
+class KDAConfig(Section):
+    """Kimi Delta Attention. `lower_bound` None is Kimi-Linear's unbounded decay; the gate has full or low rank."""
+
+    heads: PositiveInt
     head_dim: PositiveInt
-    short_conv_kernel_size: PositiveInt = 4
-    use_full_rank_gate: bool = True
-    gate_lower_bound: float = -5.0
+    taps: PositiveInt = 4
+    full_rank_gate: bool = True
+    lower_bound: float | None = -5.0
 
 
-class DecoderConfig(BaseModel):
-    """The text decoder. Names are those of the released config.json, so that it loads and saves unchanged."""
+class MLAConfig(Section):
+    """Multi-head latent attention. Without `rotate` the rope dims are kept but never rotated (NoPE)."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    heads: PositiveInt
+    q_lora_rank: PositiveInt | None
+    kv_lora_rank: PositiveInt
+    nope_dim: PositiveInt
+    rope_dim: NonNegativeInt
+    value_dim: PositiveInt
+    norm_eps: float = 1e-6
+    output_gate: bool = False
+    rotate: bool = True
+    interleaved: bool = True
+    bias: bool = False
 
-    architectures: list[str] = ["KimiLinearForCausalLM"]
-    model_type: str = "kimi_linear"
+
+class IndexerConfig(Section):
+    """The lightning indexer on top of MLA: how many earlier tokens a query attends to, and how they are scored."""
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    topk: PositiveInt = 2048
+    norm_eps: float = 1e-5
+    rotate: bool = False
+
+
+class GQAConfig(Section):
+    """Grouped-query attention with rotary positions."""
+
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    head_dim: PositiveInt
+    qk_norm: bool = False
+    bias: bool = False
+    output_bias: bool = False
+    sinks: bool = False
+
+    @model_validator(mode="after")
+    def _grouped(self) -> GQAConfig:
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"num_key_value_heads = {self.kv_heads} does not divide num_attention_heads = {self.heads}"
+            )
+        return self
+
+
+class ActivationConfig(Section):
+    """The gated product of a feed-forward: `swiglu`, `situ` with its two caps, or gpt-oss's `clamped_swiglu`."""
+
+    kind: Literal["swiglu", "situ", "clamped_swiglu"] = "swiglu"
+    gate_cap: float = 4.0
+    up_cap: float = 25.0
+    alpha: float = 1.702
+    limit: float = 7.0
+
+
+class MoEConfig(Section):
+    """Routed experts, full-width (`latent` None) or in a latent, beside `shared` ones of the same width."""
+
+    experts: PositiveInt
+    top_k: PositiveInt
+    width: PositiveInt
+    shared: NonNegativeInt = 0
+    latent: PositiveInt | None = None
+    score: Literal["sigmoid", "softmax"] = "sigmoid"
+    renormalize: bool = True
+    scale: float = 1.0
+    groups: PositiveInt = 1
+    top_k_groups: PositiveInt = 1
+    selection_bias: bool = True
+    bias: bool = False
+
+    @model_validator(mode="after")
+    def _chosen(self) -> MoEConfig:
+        if self.top_k > self.experts:
+            raise ValueError(f"num_experts_per_token = {self.top_k} exceeds num_experts = {self.experts}")
+        if self.experts % self.groups:
+            raise ValueError(
+                f"the number of expert groups = {self.groups} does not divide num_experts = {self.experts}"
+            )
+        if self.top_k_groups > self.groups:
+            raise ValueError(f"topk_group = {self.top_k_groups} exceeds the number of expert groups = {self.groups}")
+        if self.top_k_groups * (self.experts // self.groups) < self.top_k:
+            raise ValueError(f"topk_group = {self.top_k_groups} groups hold fewer than {self.top_k} experts")
+        return self
+
+
+class DecoderConfig(Section):
+    """The whole text decoder. `family` names the mapping that reads and writes it in a released layout.
+
+    `attn_res_block` is the number of layers in a block of attention residuals; None is the standard residual.
+    `mtp_layers` counts multi-token-prediction blocks behind the last layer. `extra` keeps the released file's other
+    fields, so that they are written back.
+    """
+
+    family: str
     vocab_size: PositiveInt
     hidden_size: PositiveInt
-    num_hidden_layers: PositiveInt
-    intermediate_size: PositiveInt
-    moe_intermediate_size: PositiveInt
-    num_attention_heads: PositiveInt
-    num_key_value_heads: PositiveInt
-    hidden_act: str = "situ"
-    activation_situ_beta: float = 4.0
-    activation_situ_linear_beta: float = 25.0
+    layers: tuple[LayerConfig, ...]
+    dense_width: PositiveInt | None = None
+    activation: ActivationConfig = ActivationConfig()
     rms_norm_eps: float = 1e-5
-    latent_norm_eps: float = 1e-6
-    q_lora_rank: PositiveInt
-    kv_lora_rank: PositiveInt
-    qk_nope_head_dim: PositiveInt
-    qk_rope_head_dim: NonNegativeInt
-    v_head_dim: PositiveInt
-    mla_use_nope: bool = True
-    mla_use_output_gate: bool = True
-    num_experts: PositiveInt
-    num_experts_per_token: PositiveInt
-    num_shared_experts: PositiveInt
-    routed_expert_hidden_size: PositiveInt
-    latent_moe_use_norm: bool = True
-    moe_renormalize: bool = True
-    moe_router_activation_func: str = "sigmoid"
-    topk_method: str = "noaux_tc"
-    use_grouped_topk: bool = True
-    num_expert_group: int = 1
-    topk_group: int = 1
-    routed_scaling_factor: float = 1.0
-    moe_layer_freq: int = 1
-    first_k_dense_replace: NonNegativeInt = 1
-    attn_res_block_size: PositiveInt
+    attn_res_block: PositiveInt | None = None
+    rope: RopeConfig | None = None
+    kda: KDAConfig | None = None
+    mla: MLAConfig | None = None
+    indexer: IndexerConfig | None = None
+    gqa: GQAConfig | None = None
+    moe: MoEConfig | None = None
+    mlp_bias: bool = False
+    mtp_layers: NonNegativeInt = 0
     max_position_embeddings: PositiveInt = 4096
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False
-    linear_attn_config: LinearAttentionConfig
     pad_token_id: int | None = None
     bos_token_id: int | None = None
-    eos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    extra: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> DecoderConfig:
-        full, kda = set(self.linear_attn_config.full_attn_layers), set(self.linear_attn_config.kda_layers)
-        every = set(range(1, self.num_hidden_layers + 1))
-        if full & kda:
-            both = sorted(full & kda)
-            raise ValueError(f"linear_attn_config: layers {both} are in full_attn_layers and in kda_layers")
-        if full | kda != every:
-            odd = sorted((full | kda) ^ every)
-            raise ValueError(
-                f"linear_attn_config: the two layer lists must cover 1..{self.num_hidden_layers}; wrong: {odd}"
-            )
-        if self.num_experts_per_token > self.num_experts:
-            raise ValueError(
-                f"num_experts_per_token = {self.num_experts_per_token} exceeds num_experts = {self.num_experts}"
-            )
-        supported = {
-            "hidden_act": "situ",
-            "mla_use_nope": True,
-            "mla_use_output_gate": True,
-            "latent_moe_use_norm": True,
-            "moe_renormalize": True,
-            "moe_router_activation_func": "sigmoid",
-            "num_expert_group": 1,
-            "moe_layer_freq": 1,
-            "tie_word_embeddings": False,
-        }
-        for field, value in supported.items():
-            if getattr(self, field) != value:
-                raise ValueError(f"{field} = {getattr(self, field)!r} is not a K3 decoder; K3 has {value!r}")
+        if not self.layers:
+            raise ValueError("num_hidden_layers = 0 leaves no layer")
+        needs = {"kda": ("kda",), "mla": ("mla",), "dsa": ("mla", "indexer"), "gqa": ("gqa",)}
+        for index, layer in enumerate(self.layers):
+            for section in needs[layer.mixer]:
+                if getattr(self, section) is None:
+                    raise ValueError(f"layer {index} has mixer {layer.mixer!r}, but there is no {section} section")
+            if layer.feed_forward == "moe" and self.moe is None:
+                raise ValueError(f"layer {index} has experts, but there is no moe section")
+            if layer.feed_forward == "dense" and self.dense_width is None:
+                raise ValueError(f"layer {index} has a dense feed-forward, but there is no intermediate_size")
+        if self.indexer is not None and self.mla is not None:
+            if self.mla.q_lora_rank is None:
+                raise ValueError("q_lora_rank = None: an indexer reads the query latent, so one is needed")
+            if self.indexer.rotate and self.mla.rope_dim > self.indexer.head_dim:
+                raise ValueError(
+                    f"index_head_dim = {self.indexer.head_dim} is smaller than qk_rope_head_dim = {self.mla.rope_dim}"
+                )
+        if self.rope is None and (self.gqa is not None or (self.mla is not None and self.mla.rotate)):
+            raise ValueError("rope_theta is missing: these layers rotate queries and keys")
         return self
 
-    def is_full_attention(self, layer: int) -> bool:
-        """Whether 0-based `layer` attends over all tokens (MLA); the others are KDA."""
-        return layer + 1 in self.linear_attn_config.full_attn_layers
+    @property
+    def num_hidden_layers(self) -> int:
+        """How many decoder layers there are (multi-token-prediction blocks are not counted)."""
+        return len(self.layers)
+
+    @property
+    def rope_dim(self) -> int:
+        """How many dims of a query or key turn with the position; 0 where none does."""
+        if self.gqa is not None:
+            return self.gqa.head_dim
+        return self.mla.rope_dim if self.mla is not None and self.rope is not None else 0
 
     def is_moe(self, layer: int) -> bool:
-        """Whether 0-based `layer` has experts; the first ones are dense."""
-        return layer >= self.first_k_dense_replace
+        """Whether 0-based `layer` has experts."""
+        return self.layers[layer].feed_forward == "moe"
+
+    def is_full_attention(self, layer: int) -> bool:
+        """Whether 0-based `layer` attends over earlier tokens; the others are KDA."""
+        return self.layers[layer].mixer != "kda"
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any], source: str = "config.json") -> DecoderConfig:
-        """Check a config.json's content. Raises UsageError naming the first wrong field."""
-        try:
-            return cls.model_validate(fields)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            if where and isinstance(first["input"], str | int | float | None):
-                where += f" = {first['input']!r}"
-            what = first["msg"].removeprefix("Value error, ")
-            raise UsageError(f"{source}: {where}: {what}" if where else f"{source}: {what}") from None
+        """Read a released config.json's content. Raises UsageError naming the first wrong field."""
+        from overland.model.families import read_config
+
+        return read_config(fields, source)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of a config.json in the family's released layout."""
+        from overland.model.families import write_config
+
+        return write_config(self)

@@ -1,4 +1,4 @@
-"""The K3 decoder: KDA and gated-MLA mixers, dense or latent-expert feed-forwards, attention residuals between them.
+"""The decoder: a stack of layers, each a mixer and a feed-forward, with a residual between them and a head behind.
 
 A plain single-device module: parallel plans, quantisation and compilation are applied from outside.
 Shapes: B batch, T tokens, D model, V vocabulary. Source: Kimi K3 report §2; reference/architecture.md §2.4.
@@ -6,18 +6,16 @@ Shapes: B batch, T tokens, D model, V vocabulary. Source: Kimi K3 report §2; re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from overland.model.attnres import depth_mix
-from overland.model.cache import Cache, KDACache, MLACache
+from overland.model.cache import Cache
 from overland.model.config import DecoderConfig
-from overland.model.feed_forward import FeedForward
-from overland.model.kda import KDA
-from overland.model.mla import MLA
-from overland.model.moe import LatentMoE, Routing
+from overland.model.context import Context, angles
+from overland.model.layer import DecoderLayer, DepthProj, depth_read
+from overland.model.moe import Routing
 from overland.model.norm import RMSNorm
 from overland.model.packing import Packing
 
@@ -44,88 +42,41 @@ class Replay:
     experts: list[Tensor]
 
 
-class DepthProj(nn.Module):
-    """One pseudo-query over depth [1, D]; zero is the plain average."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1, size))
-
-
-class DecoderLayer(nn.Module):
-    """A mixer and a feed-forward, each reading a depth mix of its own."""
-
-    def __init__(self, config: DecoderConfig, layer: int) -> None:
-        super().__init__()
-        D, eps = config.hidden_size, config.rms_norm_eps
-        self.opens_block = layer % config.attn_res_block_size == 0
-        self.self_attn: KDA | MLA = MLA(config) if config.is_full_attention(layer) else KDA(config)
-        self.mlp: FeedForward | None = None
-        self.block_sparse_moe: LatentMoE | None = None
-        if config.is_moe(layer):
-            self.block_sparse_moe = LatentMoE(config)
-        else:
-            caps = config.activation_situ_beta, config.activation_situ_linear_beta
-            self.mlp = FeedForward(D, config.intermediate_size, *caps)
-        self.input_layernorm, self.post_attention_layernorm = RMSNorm(D, eps), RMSNorm(D, eps)
-        self.self_attention_res_norm, self.mlp_res_norm = RMSNorm(D, eps), RMSNorm(D, eps)
-        self.self_attention_res_proj, self.mlp_res_proj = DepthProj(D), DepthProj(D)
-        self.eps = eps
-
-    def mix(self, bank: list[Tensor], s: Tensor, sublayer: str) -> Tensor:
-        """What `sublayer` ("self_attention" or "mlp") reads: an average of the finished blocks and the running sum."""
-        proj, norm = getattr(self, f"{sublayer}_res_proj"), getattr(self, f"{sublayer}_res_norm")
-        return depth_mix([*bank, s], proj.weight, norm.weight, self.eps)
-
-
 class DecoderModel(nn.Module):
     """Everything below the output head."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        D = config.hidden_size
+        D, eps = config.hidden_size, config.rms_norm_eps
+        self.config, self.eps = config, eps
         self.embed_tokens = nn.Embedding(config.vocab_size, D)
         self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.num_hidden_layers))
-        self.output_attn_res_norm, self.norm = RMSNorm(D, config.rms_norm_eps), RMSNorm(D, config.rms_norm_eps)
-        self.output_attn_res_proj = DepthProj(D)
-        self.eps = config.rms_norm_eps
+        if config.attn_res_block is not None:
+            self.output_attn_res_norm, self.output_attn_res_proj = RMSNorm(D, eps), DepthProj(D)
+        self.norm = RMSNorm(D, eps)
 
     def forward(
         self, input_ids: Tensor, packing: Packing | None, cache: Cache | None, replay: Replay | None
     ) -> tuple[Tensor, Aux]:
-        aux = Aux()
-        valid = packing.valid(input_ids.shape[0], input_ids.shape[1], input_ids.device) if packing else None
+        B, T = input_ids.shape
+        s_BTD = self.embed_tokens(input_ids)
+        valid_BT = packing.valid(B, T, input_ids.device) if packing else None
+        context = Context(packing, cache.lengths if cache else None, None, valid_BT)
+        context = replace(context, rotary=angles(self.config, context, T, s_BTD.dtype, input_ids.device))
         bank: list[Tensor] = []
-        s = self.embed_tokens(input_ids)
+        aux = Aux()
         for index, layer in enumerate(self.layers):
-            assert isinstance(layer, DecoderLayer)
-            h = layer.mix(bank, s, "self_attention") if bank else s
-            if layer.opens_block:
-                bank = [*bank, s]
-            a = self._attend(layer, layer.input_layernorm(h), packing, cache, index)
-            s = a if layer.opens_block else s + a  # a new block's sum starts from the attention output alone
-            x = layer.post_attention_layernorm(layer.mix(bank, s, "mlp"))
-            if layer.block_sparse_moe is not None:
-                y, routing = layer.block_sparse_moe(x, valid, replay.experts[len(aux.router)] if replay else None)
-                aux.router.append(routing)
-            else:
-                assert layer.mlp is not None
-                y = layer.mlp(x)
-            s = s + y
+            recorded = replay.experts[len(aux.router)] if replay and self.config.is_moe(index) else None
+            own = cache.layers[index] if cache else None
+            s_BTD, bank, record = layer(s_BTD, bank, context, own, recorded)
+            if record.routing is not None:
+                aux.router.append(record.routing)
         if cache is not None:
-            new = input_ids.shape[1] if packing is None or packing.lengths is None else packing.lengths
+            new = T if packing is None or packing.lengths is None else packing.lengths
             cache.lengths = cache.lengths + new
-        h = depth_mix([*bank, s], self.output_attn_res_proj.weight, self.output_attn_res_norm.weight, self.eps)
-        return self.norm(h), aux
-
-    @staticmethod
-    def _attend(layer: DecoderLayer, x: Tensor, packing: Packing | None, cache: Cache | None, index: int) -> Tensor:
-        own = cache.layers[index] if cache else None
-        if isinstance(layer.self_attn, MLA):
-            assert own is None or isinstance(own, MLACache)
-            return layer.self_attn(x, packing, own, cache.lengths if cache else None)
-        assert own is None or isinstance(own, KDACache)
-        return layer.self_attn(x, packing, own)
+        if self.config.attn_res_block is not None:
+            s_BTD = depth_read(bank, s_BTD, self.output_attn_res_proj, self.output_attn_res_norm)
+        return self.norm(s_BTD), aux
 
 
 class Decoder(nn.Module):
@@ -136,6 +87,8 @@ class Decoder(nn.Module):
         self.config = config
         self.model = DecoderModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(
         self,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from overland.errors import BrokenFileError, UsageError
-from overland.model.cache import MLACache
+from overland.errors import UsageError
+from overland.model.checkpoint import load_config
 from overland.model.config import DecoderConfig
-from overland.model.decoder import Decoder, DecoderLayer
-from overland.model.kda import KDA
-from overland.model.moe import LatentMoE
+from overland.model.decoder import Decoder
+from overland.model.layer import DecoderLayer
+from overland.model.moe import MoE
 from overland.model.presets import PRESETS, preset
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -57,22 +57,29 @@ def describe(source: str | os.PathLike[str], dtype: str = "float32") -> ModelInf
     components = count_components(model)
     total = sum(components.values())
     routed = components.get("routed experts", 0)
-    unused = routed * (config.num_experts - config.num_experts_per_token) // config.num_experts
+    unused = routed * (config.moe.experts - config.moe.top_k) // config.moe.experts if config.moe else 0
     per_token, per_sequence = cache_bytes(model)
-    full = len(config.linear_attn_config.full_attn_layers)
-    dense = min(config.first_k_dense_replace, config.num_hidden_layers)
     return ModelInfo(
         source=str(source),
         parameters=total,
         active=total - unused,
         components=components,
-        layers=f"{config.num_hidden_layers}: {config.num_hidden_layers - full} KDA and {full} MLA; {dense} dense, "
-        f"{config.num_hidden_layers - dense} with {config.num_experts_per_token} of {config.num_experts} experts",
+        layers=layer_line(config),
         context=config.max_position_embeddings,
         dtype=dtype,
         cache_bytes_per_token=per_token,
         cache_bytes_per_sequence=per_sequence,
     )
+
+
+def layer_line(config: DecoderConfig) -> str:
+    """How many layers have which mixer and which feed-forward."""
+    mixers = Counter(layer.mixer.upper() for layer in config.layers)
+    dense = sum(layer.feed_forward == "dense" for layer in config.layers)
+    parts = [f"{dense} dense"] if dense else []
+    if config.moe is not None:
+        parts.append(f"{len(config.layers) - dense} with {config.moe.top_k} of {config.moe.experts} experts")
+    return f"{len(config.layers)}: {' and '.join(f'{n} {name}' for name, n in mixers.items())}; {', '.join(parts)}"
 
 
 def count_components(model: Decoder) -> dict[str, int]:
@@ -87,11 +94,12 @@ def cache_bytes(model: Decoder) -> tuple[int, int]:
     """(bytes that every further token adds, bytes that a sequence holds whatever its length) of the real caches."""
     per_token = per_sequence = 0
     for layer in model.new_cache(1).layers:
-        if isinstance(layer, MLACache):
-            per_token += layer.latents.shape[-1] * layer.latents.element_size()
-        else:
-            state_size = torch.promote_types(layer.state.dtype, torch.float32).itemsize
-            per_sequence += layer.tail.numel() * layer.tail.element_size() + layer.state.numel() * state_size
+        for name, value in vars(layer).items():
+            if layer.slotted:
+                per_token += value.shape[2:].numel() * value.element_size()
+            else:
+                wide = torch.promote_types(value.dtype, torch.float32) if name == "state" else value.dtype
+                per_sequence += value.numel() * wide.itemsize
     return per_token, per_sequence
 
 
@@ -100,10 +108,10 @@ def _named(model: Decoder) -> Iterator[tuple[str, Tensor]]:
     body = model.model
     yield "embedding", body.embed_tokens.weight
     taken = {id(body.embed_tokens.weight)}
-    for layer in body.layers:
+    for index, layer in enumerate(body.layers):
         assert isinstance(layer, DecoderLayer)
         parts: list[tuple[str, nn.Module | None]] = [
-            ("KDA mixers" if isinstance(layer.self_attn, KDA) else "MLA mixers", layer.self_attn),
+            (f"{model.config.layers[index].mixer.upper()} mixers", layer.self_attn),
             ("dense feed-forward", layer.mlp),
             *_moe_parts(layer.block_sparse_moe),
         ]
@@ -112,35 +120,27 @@ def _named(model: Decoder) -> Iterator[tuple[str, Tensor]]:
                 taken.add(id(parameter))
                 yield name, parameter
     for parameter in model.lm_head.parameters():
-        taken.add(id(parameter))
-        yield "output head", parameter
+        if id(parameter) not in taken:  # a tied head is the embedding
+            taken.add(id(parameter))
+            yield "output head", parameter
     for parameter in model.parameters():
         if id(parameter) not in taken:
             yield "norms and depth queries", parameter
 
 
-def _moe_parts(moe: LatentMoE | None) -> list[tuple[str, nn.Module | None]]:
+def _moe_parts(moe: MoE | None) -> list[tuple[str, nn.Module | None]]:
     if moe is None:
         return []
+    latent = (moe.routed_expert_down_proj, moe.routed_expert_norm, moe.routed_expert_up_proj) if moe.latent else ()
     return [
         ("routers", moe.gate),
-        ("latent projections", moe.routed_expert_down_proj),
-        ("latent projections", moe.routed_expert_norm),
-        ("latent projections", moe.routed_expert_up_proj),
+        *(("latent projections", part) for part in latent),
         ("routed experts", moe.experts),
         ("shared experts", moe.shared_experts),
     ]
 
 
 def _config(source: str | os.PathLike[str]) -> DecoderConfig:
-    folder = Path(source)
-    if not folder.exists() and str(source) in PRESETS:
+    if not Path(source).exists() and str(source) in PRESETS:
         return preset(str(source))
-    path = folder / "config.json"
-    if not path.is_file():
-        raise UsageError(f"model = '{source}' is neither a folder with config.json nor a preset ({', '.join(PRESETS)})")
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BrokenFileError(f"{path}: cannot be read ({error})") from None
-    return DecoderConfig.from_dict(fields, str(path))
+    return load_config(source)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from overland.errors import UsageError
 from overland.model.decoder import Decoder
 from overland.model.kda import KDA
-from overland.model.moe import Experts, LatentMoE, Router
+from overland.model.moe import Experts, MoE, Router
 
 INITIALISERS = ("standard", "induction")
 
@@ -35,6 +35,9 @@ def initialise(model: Decoder, name: str = "standard", seed: int = 0) -> Decoder
 def _standard(model: Decoder, generator: torch.Generator) -> None:
     """N(0, initializer_range) for matrices, ones for norms, zero for depth queries, the report's decays for KDA."""
     std = model.config.initializer_range
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding | Router):
             module.weight.normal_(0.0, std, generator=generator)
@@ -64,9 +67,11 @@ def _induction(model: Decoder, generator: torch.Generator) -> None:
             module.gate_up.normal_(0.0, module.gate_up.shape[1] ** -0.5, generator=generator)
             module.down.normal_(0.0, module.down.shape[1] ** -0.5, generator=generator)
     for module in model.modules():
-        if isinstance(module, LatentMoE):
-            module.routed_expert_up_proj.weight.mul_(0.1)
-            module.shared_experts.down_proj.weight.mul_(0.1)
+        if isinstance(module, MoE):
+            if module.latent:
+                module.routed_expert_up_proj.weight.mul_(0.1)
+            if module.shared_experts is not None:
+                module.shared_experts.down_proj.weight.mul_(0.1)
         if isinstance(module, KDA):
             _associative_memory(module, D, generator)
 

@@ -1,5 +1,8 @@
 """Kimi Delta Attention: a gated delta-rule recurrence with a per-channel forget gate.
 
+    q, k, v = SiLU(conv(W x));  g = log decay(x);  beta = sigmoid(W_b x)
+    S <- diag(exp(g)) S;  S <- S + k (beta (v - S^T k))^T;  y = W_o( norm(S^T q) * sigmoid(W_g x) )
+
 Shapes: B batch, T tokens, D model, H heads, K key dim, V value dim (K = V), P = H * K.
 Source: Kimi Linear (2025) §3-4; Kimi K3 report §2.1.1; reference/architecture.md §4.
 """
@@ -13,6 +16,7 @@ from torch import Tensor, nn
 from overland import kernels
 from overland.model.cache import KDACache
 from overland.model.config import DecoderConfig
+from overland.model.context import Context
 from overland.model.norm import RMSNorm
 from overland.model.packing import Packing
 
@@ -30,12 +34,17 @@ class KDA(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        linear = config.linear_attn_config
-        D, self.H, self.K = config.hidden_size, linear.num_heads, linear.head_dim
-        P, W = self.H * self.K, linear.short_conv_kernel_size
-        self.lower_bound = linear.gate_lower_bound
-        self.q_proj, self.k_proj, self.v_proj, self.g_proj = (nn.Linear(D, P, bias=False) for _ in range(4))
+        assert config.kda is not None
+        kda, D = config.kda, config.hidden_size
+        self.H, self.K, self.lower_bound = kda.heads, kda.head_dim, kda.lower_bound
+        P, W = self.H * self.K, kda.taps
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(D, P, bias=False) for _ in range(3))
         self.q_conv1d, self.k_conv1d, self.v_conv1d = (ShortConv(P, W) for _ in range(3))
+        self.full_rank_gate = kda.full_rank_gate
+        if self.full_rank_gate:
+            self.g_proj = nn.Linear(D, P, bias=False)
+        else:
+            self.g_a_proj, self.g_b_proj = nn.Linear(D, self.K, bias=False), nn.Linear(self.K, P, bias=False)
         self.f_a_proj = nn.Linear(D, self.K, bias=False)
         self.f_b_proj = nn.Linear(self.K, P, bias=False)
         self.b_proj = nn.Linear(D, self.H, bias=False)
@@ -44,27 +53,29 @@ class KDA(nn.Module):
         self.o_norm = RMSNorm(self.K, config.rms_norm_eps)
         self.o_proj = nn.Linear(P, D, bias=False)
 
-    def forward(self, x_BTD: Tensor, packing: Packing | None = None, cache: KDACache | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: Context | None = None, cache: KDACache | None = None) -> Tensor:
+        context = context or Context()
         B, T, _ = x_BTD.shape
         wide = torch.promote_types(x_BTD.dtype, torch.float32)
-        documents = packing.documents if packing else None
+        documents = context.documents
         qkv_B3TP, history = self._short_conv(x_BTD, documents, cache)
         q_BTHK, k_BTHK, v_BTHV = (part.view(B, T, self.H, self.K) for part in qkv_B3TP.to(wide).chunk(3, dim=-1))
         q_BTHK = _unit(q_BTHK) * self.K**-0.5
         k_BTHK = _unit(k_BTHK)
         g_BTHK = self._log_decay(x_BTD)
         beta_BTH = self.b_proj(x_BTD).to(wide).sigmoid()
-        valid_BT = packing.valid(B, T, x_BTD.device) if packing else None
-        if valid_BT is not None:  # padding neither decays nor writes the state
-            g_BTHK = g_BTHK * valid_BT[..., None, None].to(wide)
-            beta_BTH = beta_BTH * valid_BT[..., None].to(wide)
+        if context.valid_BT is not None:  # padding neither decays nor writes the state
+            g_BTHK = g_BTHK * context.valid_BT[..., None, None].to(wide)
+            beta_BTH = beta_BTH * context.valid_BT[..., None].to(wide)
 
         state = cache.state if cache else None
-        o_BTHV, state = kernels.kda(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state, documents)
+        bounded = self.lower_bound is not None
+        o_BTHV, state = kernels.kda(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state, documents, bounded)
         if cache is not None:
-            cache.state, cache.tail = state, self._next_tail(history, packing)
+            cache.state, cache.tail = state, self._next_tail(history, context.packing)
 
-        gate_BTHV = self.g_proj(x_BTD).to(wide).view(B, T, self.H, self.K).sigmoid()
+        gate = self.g_proj(x_BTD) if self.full_rank_gate else self.g_b_proj(self.g_a_proj(x_BTD))
+        gate_BTHV = gate.to(wide).view(B, T, self.H, self.K).sigmoid()
         return self.o_proj((self.o_norm(o_BTHV) * gate_BTHV).to(x_BTD.dtype).view(B, T, -1))
 
     def _short_conv(self, x_BTD: Tensor, documents: Tensor | None, cache: KDACache | None) -> tuple[Tensor, Tensor]:
@@ -76,10 +87,12 @@ class KDA(nn.Module):
         return F.silu(y), history
 
     def _log_decay(self, x_BTD: Tensor) -> Tensor:
-        """In (lower_bound, 0): bounded, so that a 16-token tile of the chunk form stays finite."""
+        """K3: in (lower_bound, 0), so that a 16-token tile of the chunk form stays finite. Kimi-Linear: unbounded."""
         z = self.f_b_proj(self.f_a_proj(x_BTD)).to(self.dt_bias.dtype) + self.dt_bias
-        z_BTHK = z.view(*x_BTD.shape[:2], self.H, self.K)
-        return self.lower_bound * torch.sigmoid(self.A_log.exp()[:, None] * z_BTHK)
+        z_BTHK, rate_H1 = z.view(*x_BTD.shape[:2], self.H, self.K), self.A_log.exp()[:, None]
+        if self.lower_bound is None:
+            return -rate_H1 * F.softplus(z_BTHK)
+        return self.lower_bound * torch.sigmoid(rate_H1 * z_BTHK)
 
     def _next_tail(self, history: Tensor, packing: Packing | None) -> Tensor:
         """The W-1 convolution inputs that precede the next token of each row."""

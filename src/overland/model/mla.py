@@ -1,7 +1,13 @@
-"""Gated multi-head latent attention without positions (NoPE): keys and values are read out of one small latent.
+"""Multi-head latent attention: keys and values of all heads are read out of one small latent per token.
 
-Shapes: B batch, T new tokens, S tokens seen, D model, H heads, N nope dim, R "rope" dim (kept, never rotated),
-V value dim, L KV latent. Source: DeepSeek-V2 §2.1; Kimi K3 report §2.1.2; reference/architecture.md §5.
+    r = norm(W_qa x);  [q_n | q_p] = W_qb r;  [c | k_p] = W_kva x;  [k_n | v] = W_kvb norm(c)
+    score(t, s) = (q_n.k_n + q_p.k_p) scale;  y = W_o( softmax(score) v * sigmoid(W_g x) )
+
+DeepSeek rotates q_p and k_p; Kimi keeps them unrotated (NoPE). Kimi K3 has the output gate W_g; Kimi-Linear has no
+query latent (q = W_q x).
+Shapes: B batch, T new tokens, S tokens seen, D model, H heads, N nope dim, R rope dim (k_p is shared by all heads), V
+value dim, L KV latent, Q query latent.
+Source: DeepSeek-V2 §2.1; Kimi K3 report §2.1.2; reference/architecture.md §5.
 """
 
 from __future__ import annotations
@@ -10,109 +16,109 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from overland.model.cache import MLACache
+from overland.model.cache import MLACache, append
 from overland.model.config import DecoderConfig
+from overland.model.context import Context, visible
 from overland.model.norm import RMSNorm
-from overland.model.packing import Packing
-
-SPARE_SLOTS = 64  # how many tokens a decoding cache grows by at a time
+from overland.model.rope import rotate, softmax_scale
 
 
 class MLA(nn.Module):
-    """One gated MLA mixer. `forward(x_BTD)` returns [B, T, D] and, where a cache was given, appends to it."""
+    """One MLA mixer. `forward(x_BTD)` returns [B, T, D] and, where a cache was given, appends to it."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        D, self.H = config.hidden_size, config.num_attention_heads
-        self.N, self.R, self.V = config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim
-        self.L = config.kv_lora_rank
-        self.scale = (self.N + self.R) ** -0.5
-        self.q_a_proj = nn.Linear(D, config.q_lora_rank, bias=False)
-        self.q_a_layernorm = RMSNorm(config.q_lora_rank, config.latent_norm_eps)
-        self.q_b_proj = nn.Linear(config.q_lora_rank, self.H * (self.N + self.R), bias=False)
-        self.kv_a_proj_with_mqa = nn.Linear(D, self.L + self.R, bias=False)
-        self.kv_a_layernorm = RMSNorm(self.L, config.latent_norm_eps)
-        self.kv_b_proj = nn.Linear(self.L, self.H * (self.N + self.V), bias=False)
-        self.g_proj = nn.Linear(D, self.H * self.V, bias=False)
-        self.o_proj = nn.Linear(self.H * self.V, D, bias=False)
-
-    def forward(
-        self,
-        x_BTD: Tensor,
-        packing: Packing | None = None,
-        cache: MLACache | None = None,
-        lengths_B: Tensor | None = None,
-    ) -> Tensor:
-        """`lengths_B` [B] says how many tokens of the cache are real in each row; it comes with the cache."""
-        B, T, _ = x_BTD.shape
-        q_BTHx = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_BTD))).view(B, T, self.H, self.N + self.R)
-        latent, shared_key = self.kv_a_proj_with_mqa(x_BTD).split([self.L, self.R], dim=-1)
-        e_BTx = torch.cat([self.kv_a_layernorm(latent), shared_key], dim=-1)
-
-        if cache is None or lengths_B is None:
-            o_BTHV = self._expanded(q_BTHx, e_BTx, _mask(packing, None, T, T, x_BTD.device))
+        assert config.mla is not None
+        mla, D = config.mla, config.hidden_size
+        self.H, self.N, self.R, self.V, self.L = mla.heads, mla.nope_dim, mla.rope_dim, mla.value_dim, mla.kv_lora_rank
+        self.Q, self.rotates, self.interleaved = mla.q_lora_rank, mla.rotate, mla.interleaved
+        self.scale = softmax_scale(config.rope if mla.rotate else None, self.N + self.R)
+        if self.Q is None:
+            self.q_proj = nn.Linear(D, self.H * (self.N + self.R), bias=False)
         else:
-            cache.latents = _append(cache.latents, e_BTx, lengths_B)
-            e_BSx = cache.latents[:, : int(lengths_B.max()) + T]
-            mask = _mask(packing, lengths_B, T, e_BSx.shape[1], x_BTD.device)
-            o_BTHV = self._absorbed(q_BTHx, e_BSx, mask) if T <= 4 else self._expanded(q_BTHx, e_BSx, mask)
-        return self.o_proj(o_BTHV.reshape(B, T, -1) * self.g_proj(x_BTD).sigmoid())
+            self.q_a_proj = nn.Linear(D, self.Q, bias=mla.bias)
+            self.q_a_layernorm = RMSNorm(self.Q, mla.norm_eps)
+            self.q_b_proj = nn.Linear(self.Q, self.H * (self.N + self.R), bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(D, self.L + self.R, bias=mla.bias)
+        self.kv_a_layernorm = RMSNorm(self.L, mla.norm_eps)
+        self.kv_b_proj = nn.Linear(self.L, self.H * (self.N + self.V), bias=False)
+        self.g_proj = nn.Linear(D, self.H * self.V, bias=False) if mla.output_gate else None
+        self.o_proj = nn.Linear(self.H * self.V, D, bias=mla.bias)
 
-    def _expanded(self, q_BTHx: Tensor, e_BSx: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: Context | None = None, cache: MLACache | None = None) -> Tensor:
+        context = context or Context()
+        q_BTHx = self.queries(self.query_latent(x_BTD), context)
+        e_BTx = self.latents(x_BTD, context)
+        if cache is None or context.lengths_B is None:
+            o_BTHV = self.expanded(q_BTHx, e_BTx, visible(context, x_BTD.shape[1], x_BTD.shape[1], x_BTD.device))
+        else:
+            cache.latents = append(cache.latents, e_BTx, context.lengths_B)
+            T = x_BTD.shape[1]
+            e_BSx = cache.latents[:, : int(context.lengths_B.max()) + T]
+            mask = visible(context, T, e_BSx.shape[1], x_BTD.device)
+            o_BTHV = self.absorbed(q_BTHx, e_BSx, mask) if T <= 4 else self.expanded(q_BTHx, e_BSx, mask)
+        return self.output(o_BTHV, x_BTD)
+
+    def query_latent(self, x_BTD: Tensor) -> Tensor:
+        """r [B, T, Q], or x itself where there is no query latent."""
+        return x_BTD if self.Q is None else self.q_a_layernorm(self.q_a_proj(x_BTD))
+
+    def queries(self, r_BTQ: Tensor, context: Context) -> Tensor:
+        """[q_n | q_p] of every head, [B, T, H, N + R], the second part rotated where queries rotate."""
+        q = self.q_proj(r_BTQ) if self.Q is None else self.q_b_proj(r_BTQ)
+        q_BTHx = q.view(*r_BTQ.shape[:2], self.H, self.N + self.R)
+        if not self.rotates:
+            return q_BTHx
+        assert context.rotary is not None
+        q_n, q_p = q_BTHx.split([self.N, self.R], dim=-1)
+        return torch.cat([q_n, rotate(q_p, context.rotary, self.interleaved)], dim=-1)
+
+    def latents(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """What a token leaves for later ones, [B, T, L + R]: its normed latent and the shared key."""
+        latent, key = self.kv_a_proj_with_mqa(x_BTD).split([self.L, self.R], dim=-1)
+        if self.rotates:
+            assert context.rotary is not None
+            key = rotate(key[:, :, None], context.rotary, self.interleaved)[:, :, 0]
+        return torch.cat([self.kv_a_layernorm(latent), key], dim=-1)
+
+    def output(self, o_BTHV: Tensor, x_BTD: Tensor) -> Tensor:
+        """All heads side by side, gated where there is a gate, and back to the model's width."""
+        o = o_BTHV.reshape(*x_BTD.shape[:2], -1)
+        return self.o_proj(o if self.g_proj is None else o * self.g_proj(x_BTD).sigmoid())
+
+    def expanded(self, q_BTHx: Tensor, e_BSx: Tensor, mask_BTS: Tensor | None) -> Tensor:
         """Keys and values of every head are formed: the cheaper way when many queries share them."""
         B, S, _ = e_BSx.shape
         kv = self.kv_b_proj(e_BSx[..., : self.L]).view(B, S, self.H, self.N + self.V)
         shared = e_BSx[:, :, None, self.L :].expand(B, S, self.H, self.R)
         k = torch.cat([kv[..., : self.N], shared], dim=-1).transpose(1, 2)
         v, q = kv[..., self.N :].transpose(1, 2), q_BTHx.transpose(1, 2)
+        mask = None if mask_BTS is None else mask_BTS[:, None]
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale)
         return o.transpose(1, 2)
 
-    def _absorbed(self, q_BTHx: Tensor, e_BSx: Tensor, mask: Tensor | None) -> Tensor:
+    def absorbed(self, q_BTHx: Tensor, e_BSx: Tensor, mask_BTS: Tensor | None) -> Tensor:
         """kv_b_proj is moved to the query and the output, so a token's latent is its key: the way to decode."""
+        B, T = q_BTHx.shape[:2]
+        q = self.absorb(q_BTHx)
+        scores = (q.reshape(B, T * self.H, -1) @ e_BSx.transpose(1, 2)).view(B, T, self.H, -1) * self.scale
+        if mask_BTS is not None:
+            scores = scores.masked_fill(~mask_BTS[:, :, None], float("-inf"))
+        weights = scores.softmax(-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype)
+        m = (weights.view(B, T * self.H, -1) @ e_BSx[..., : self.L]).view(B, T, self.H, self.L)
+        return self.values(m)
+
+    def absorb(self, q_BTHx: Tensor) -> Tensor:
+        """Queries against latents, [B, T, H, L + R]: kv_b_proj's key rows applied to the query instead of the key."""
         w = self.kv_b_proj.weight.view(self.H, self.N + self.V, self.L)
         q_latent = torch.einsum("bthn,hnl->bthl", q_BTHx[..., : self.N], w[:, : self.N])
-        q = torch.cat([q_latent, q_BTHx[..., self.N :]], dim=-1)
-        B, T, H, x = q.shape
-        scores = (q.reshape(B, T * H, x) @ e_BSx.transpose(1, 2)).view(B, T, H, -1) * self.scale
-        if mask is not None:
-            scores = scores.masked_fill(~mask.transpose(1, 2), float("-inf"))
-        weights = scores.softmax(-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype)
-        m = (weights.view(B, T * H, -1) @ e_BSx[..., : self.L]).view(B, T, H, self.L)
-        return torch.einsum("bthl,hvl->bthv", m, w[:, self.N :])
+        return torch.cat([q_latent, q_BTHx[..., self.N :]], dim=-1)
+
+    def values(self, m_BTHL: Tensor) -> Tensor:
+        """Averaged latents to averaged values [B, T, H, V]."""
+        w = self.kv_b_proj.weight.view(self.H, self.N + self.V, self.L)
+        return torch.einsum("bthl,hvl->bthv", m_BTHL, w[:, self.N :])
 
     def new_cache(self, rows: int) -> MLACache:
         """An empty cache for `rows` sequences."""
         return MLACache(self.kv_b_proj.weight.new_zeros(rows, 0, self.L + self.R))
-
-
-def _append(old_BSx: Tensor, new_BTx: Tensor, lengths_B: Tensor) -> Tensor:
-    """`new` written behind each row's `lengths_B` slots; what lies past a row's new length is junk, masked when read.
-
-    Without gradients there are spare slots and the write is in place, so that decoding copies nothing; with them a new
-    tensor is made.
-    """
-    T, longest = new_BTx.shape[1], int(lengths_B.max())
-    at = lengths_B[:, None] + torch.arange(T, device=new_BTx.device)
-    if torch.is_grad_enabled():
-        if longest == int(lengths_B.min()):
-            return torch.cat([old_BSx[:, :longest], new_BTx], dim=1)
-        grown = F.pad(old_BSx[:, :longest], (0, 0, 0, T))
-        return grown.scatter(1, at[..., None].expand_as(new_BTx), new_BTx)
-    if longest + T > old_BSx.shape[1]:
-        old_BSx = F.pad(old_BSx[:, :longest], (0, 0, 0, T + SPARE_SLOTS))
-    return old_BSx.scatter_(1, at[..., None].expand_as(new_BTx), new_BTx)
-
-
-def _mask(packing: Packing | None, lengths_B: Tensor | None, T: int, S: int, device: torch.device) -> Tensor | None:
-    """Who may be seen, [B or 1, 1, T, S]; None stands for the plain causal triangle."""
-    documents = packing.documents if packing else None
-    if lengths_B is None and documents is None:
-        return None
-    at_query = torch.arange(T, device=device)[None] + (0 if lengths_B is None else lengths_B[:, None])
-    mask = torch.arange(S, device=device)[None, None] <= at_query[..., None]
-    if documents is not None:
-        if lengths_B is not None:
-            raise ValueError("documents in a packed row and a cache do not go together")
-        mask = mask & (documents[:, :, None] == documents[:, None, :])
-    return mask[:, None]

@@ -1,9 +1,13 @@
-"""Latent mixture of experts: the router sees the full width, the routed experts work in a narrow latent.
+"""Mixture of experts: routed ones, chosen per token by a router, and shared ones that every token uses.
 
-    zl = W_down x;   u = sum_{e in top-k} p_e FFN_e(zl);   y = W_up RMSNorm(u) + shared(x)
+    full width   y = sum_{e in top-k} p_e FFN_e(x) + shared(x)
+    latent       zl = W_down x;  u = sum_{e in top-k} p_e FFN_e(zl);  y = W_up RMSNorm(u) + shared(x)
+
+The router sees the full width either way. Its scores are sigmoids (a bias then helps to choose, the raw score weighs)
+or one softmax; with groups only the best groups' experts can be chosen.
 
 Shapes: N tokens, D model, Z latent, I expert width, E experts, k experts a token.
-Source: Kimi K3 report §2.2; reference/architecture.md §7.
+Source: Kimi K3 report §2.2; DeepSeek-V3 report §2.1.2; Mixtral (Jiang et al. 2024); reference/architecture.md §7.
 """
 
 from __future__ import annotations
@@ -18,9 +22,9 @@ from torch import Tensor, nn
 
 from overland import kernels
 from overland.model.capacity import Capacity
-from overland.model.config import DecoderConfig
+from overland.model.config import ActivationConfig, DecoderConfig
 from overland.model.dispatch import Dispatch, dispatch_locally
-from overland.model.feed_forward import FeedForward
+from overland.model.feed_forward import FeedForward, gated
 from overland.model.norm import RMSNorm
 
 
@@ -52,30 +56,43 @@ class Choice(NamedTuple):
 
 
 class Router(nn.Module):
-    """Sigmoid affinities; the bias chooses, the raw score weighs."""
+    """Affinities; the bias helps to choose, the raw score weighs."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.k, self.scale = config.num_experts_per_token, config.routed_scaling_factor
-        self.weight = nn.Parameter(torch.zeros(config.num_experts, config.hidden_size))
-        self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
+        assert config.moe is not None
+        moe = config.moe
+        self.k, self.scale, self.renormalize, self.score = moe.top_k, moe.scale, moe.renormalize, moe.score
+        self.groups, self.k_groups = moe.groups, moe.top_k_groups
+        self.weight = nn.Parameter(torch.zeros(moe.experts, config.hidden_size))
+        self.bias = nn.Parameter(torch.zeros(moe.experts)) if moe.bias else None
+        self.register_buffer("e_score_correction_bias", torch.zeros(moe.experts), persistent=moe.selection_bias)
         self.e_score_correction_bias: Tensor
 
     def forward(self, x_ND: Tensor, replay_Nk: Tensor | None = None) -> Choice:
-        """Every token's experts, weights summing to routed_scaling_factor. `replay_Nk` replaces the choice."""
+        """Every token's experts, weights summing to `scale` where renormalised. `replay_Nk` replaces the choice."""
         wide = torch.promote_types(x_ND.dtype, torch.float32)  # selection flips in bf16
-        logits_NE = F.linear(x_ND.to(wide), self.weight.to(wide))
+        logits_NE = F.linear(x_ND.to(wide), self.weight.to(wide), None if self.bias is None else self.bias.to(wide))
         scores_NE = self.affinities(logits_NE)
         if replay_Nk is None:
-            replay_Nk = (scores_NE.detach() + self.e_score_correction_bias).topk(self.k, dim=-1).indices
-        chosen = scores_NE.gather(-1, replay_Nk)
-        weights_Nk = chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * self.scale
-        return Choice(logits_NE, scores_NE, replay_Nk, weights_Nk)
+            replay_Nk = self._reachable(scores_NE.detach() + self.e_score_correction_bias).topk(self.k, dim=-1).indices
+        weights_Nk = scores_NE.gather(-1, replay_Nk)
+        if self.renormalize:
+            weights_Nk = weights_Nk / (weights_Nk.sum(-1, keepdim=True) + 1e-20)
+        return Choice(logits_NE, scores_NE, replay_Nk, weights_Nk * self.scale)
 
-    @staticmethod
-    def affinities(logits_NE: Tensor) -> Tensor:
+    def affinities(self, logits_NE: Tensor) -> Tensor:
         """What a logit is worth."""
-        return logits_NE.sigmoid()
+        return logits_NE.sigmoid() if self.score == "sigmoid" else logits_NE.softmax(-1)
+
+    def _reachable(self, biased_NE: Tensor) -> Tensor:
+        """-inf outside a token's best groups; a group is as good as its two best experts together."""
+        if self.groups == 1:
+            return biased_NE
+        grouped = biased_NE.view(-1, self.groups, biased_NE.shape[-1] // self.groups)
+        best = grouped.topk(2, dim=-1).values.sum(-1).topk(self.k_groups, dim=-1).indices
+        closed = torch.ones(grouped.shape[:2], dtype=torch.bool, device=best.device).scatter(1, best, False)
+        return grouped.masked_fill(closed[..., None], float("-inf")).flatten(1)
 
 
 class Experts(nn.Module):
@@ -84,21 +101,27 @@ class Experts(nn.Module):
     `product(rows, matrices, counts)` multiplies each expert's rows by its matrix; quantisation puts its own here.
     """
 
-    def __init__(self, experts: int, latent: int, width: int, gate_cap: float, up_cap: float) -> None:
+    def __init__(self, experts: int, latent: int, width: int, activation: ActivationConfig, bias: bool = False) -> None:
         super().__init__()
         self.gate_up = nn.Parameter(torch.zeros(experts, latent, 2 * width))
         self.down = nn.Parameter(torch.zeros(experts, width, latent))
-        self.count, self.gate_cap, self.up_cap = experts, gate_cap, up_cap
+        self.gate_up_bias = nn.Parameter(torch.zeros(experts, 2 * width)) if bias else None
+        self.down_bias = nn.Parameter(torch.zeros(experts, latent)) if bias else None
+        self.count, self.activation = experts, activation
         self.product: Callable[[Tensor, Tensor, Tensor], Tensor] = kernels.grouped_product
 
     def forward(self, x_MZ: Tensor, counts_E: Tensor) -> Tensor:
         """Rows sorted by expert, counts_E of each; returns [M, Z]."""
-        gate, up = self.product(x_MZ, self.gate_up, counts_E).chunk(2, dim=-1)
-        return self.product(kernels.situ_glu(gate, up, self.gate_cap, self.up_cap), self.down, counts_E)
+        gate_up = self.product(x_MZ, self.gate_up, counts_E)
+        if self.gate_up_bias is not None:
+            gate_up = gate_up + self.gate_up_bias.repeat_interleave(counts_E, dim=0)
+        gate, up = gate_up.chunk(2, dim=-1)
+        y_MZ = self.product(gated(gate, up, self.activation), self.down, counts_E)
+        return y_MZ if self.down_bias is None else y_MZ + self.down_bias.repeat_interleave(counts_E, dim=0)
 
 
-class LatentMoE(nn.Module):
-    """Routed latent experts plus shared full-width ones.
+class MoE(nn.Module):
+    """Routed experts, in a latent where the config has one, plus shared full-width ones.
 
     `capacity` limits what an expert takes while training (None: nothing is dropped); `dispatch` is how tokens reach
     their experts. Both are set from outside.
@@ -106,14 +129,18 @@ class LatentMoE(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        D, Z, I = config.hidden_size, config.routed_expert_hidden_size, config.moe_intermediate_size
-        caps = config.activation_situ_beta, config.activation_situ_linear_beta
+        assert config.moe is not None
+        moe, D = config.moe, config.hidden_size
         self.gate = Router(config)
-        self.routed_expert_down_proj = nn.Linear(D, Z, bias=False)
-        self.experts = Experts(config.num_experts, Z, I, *caps)
-        self.routed_expert_norm = RMSNorm(Z, config.rms_norm_eps)
-        self.routed_expert_up_proj = nn.Linear(Z, D, bias=False)
-        self.shared_experts = FeedForward(D, config.num_shared_experts * I, *caps)
+        self.latent = moe.latent is not None
+        Z = moe.latent or D
+        if self.latent:
+            self.routed_expert_down_proj = nn.Linear(D, Z, bias=False)
+        self.experts = Experts(moe.experts, Z, moe.width, config.activation, moe.bias)
+        if self.latent:
+            self.routed_expert_norm = RMSNorm(Z, config.rms_norm_eps)
+            self.routed_expert_up_proj = nn.Linear(Z, D, bias=False)
+        self.shared_experts = FeedForward(D, moe.shared * moe.width, config.activation) if moe.shared else None
         self.capacity: Capacity | None = None
         self.dispatch: Dispatch = dispatch_locally
 
@@ -126,15 +153,18 @@ class LatentMoE(nn.Module):
         kept_Nk = None
         if self.capacity is not None and self.training:
             kept_Nk = self.capacity.kept(choice.experts, choice.weights, self.experts.count, valid_N)
-        u_NZ = self.dispatch(
-            self.routed_expert_down_proj(x_ND),
+        y_ND = self.dispatch(
+            self.routed_expert_down_proj(x_ND) if self.latent else x_ND,
             choice.experts,
             choice.weights,
             kept_Nk,
             self.experts,
             self.experts.count,
         )
-        y_ND = self.routed_expert_up_proj(self.routed_expert_norm(u_NZ)) + self.shared_experts(x_ND)
+        if self.latent:
+            y_ND = self.routed_expert_up_proj(self.routed_expert_norm(y_ND))
+        if self.shared_experts is not None:
+            y_ND = y_ND + self.shared_experts(x_ND)
         return y_ND.view_as(x_BTD), self._record(choice, kept_Nk, valid_N)
 
     def _record(self, choice: Choice, kept_Nk: Tensor | None, valid_N: Tensor | None) -> Routing:

@@ -103,13 +103,13 @@ def quantize_folder(src: str | os.PathLike[str], dst: str | os.PathLike[str], ru
 
 def check_widths(config: DecoderConfig, source: str) -> None:
     """Raises UsageError naming a width that blocks run along and 32 does not divide, or where no layer has experts."""
-    if not any(config.is_moe(layer) for layer in range(config.num_hidden_layers)):
-        raise UsageError(
-            f"{source}: first_k_dense_replace = {config.first_k_dense_replace} leaves no layer with routed experts; "
-            "there is nothing to quantise"
-        )
-    for field in ("routed_expert_hidden_size", "moe_intermediate_size"):
-        width = getattr(config, field)
+    if config.moe is None or not any(config.is_moe(layer) for layer in range(config.num_hidden_layers)):
+        dense = f"first_k_dense_replace = {config.num_hidden_layers}"
+        raise UsageError(f"{source}: {dense} leaves no layer with routed experts; there is nothing to quantise")
+    inner = (
+        ("routed_expert_hidden_size", config.moe.latent) if config.moe.latent else ("hidden_size", config.hidden_size)
+    )
+    for field, width in (inner, ("moe_intermediate_size", config.moe.width)):
         if width % kernels.MXFP4_BLOCK:
             up = -(-width // kernels.MXFP4_BLOCK) * kernels.MXFP4_BLOCK
             raise UsageError(
