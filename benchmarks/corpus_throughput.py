@@ -1,0 +1,220 @@
+"""The corpus stages beside their peers on one input with planted truth: megabytes of text per CPU-second of one core.
+
+    python -m benchmarks.corpus_throughput [--quick] [--stages documents,spans,filters,tokens] [--no-peers] [--json OUT]
+
+The input is `benchmarks.corpus_set`: 218 MB of technical English and code (20 MB with --quick), 4,000 changed copies of
+documents and 2,000 planted passages. Peers (rensa, datatrove, dolma, kitoken, gigatoken) run on a 20 MB part of the
+same documents, each in a subprocess of one virtual environment under `~/.cache/overland/peers/corpus`, which the script
+does not make: `python -m venv ~/.cache/overland/peers/corpus`, then in it
+`pip install rensa 'datatrove[processing]' dolma gigatoken kitoken tokenizers pyarrow`. What is missing is said.
+
+What is measured:
+
+- documents: `NearDocuments` from UTF-8 in memory to decisions, exact Jaccard check included. Recall: planted pairs whose
+  word 5-gram sets (Python `\\w+`, lower case: an implementation of its own) have J >= .8 and of which one was taken
+  out. Precision: dropped documents whose named original has J >= .7. Natural recall: all pairs with J >= .8 among a
+  sample, found by exhaustive comparison.
+- spans: `RepeatedSpans` from UTF-8 in memory to spans. Recall: bytes of the planted passages inside a reported span, by
+  level and kind of edit. Precision: reported spans, drawn at random, whose words agree with the named place of the named
+  source in at least .7 (longest common subsequence; difflib's greedy blocks, which repetitive text misleads, beside).
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import random
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import corpus_set
+from overland.corpus.compiled import Packed, library
+from overland.corpus.dedup_documents import NearDocuments
+from overland.corpus.dedup_spans import RepeatedSpans
+
+# Words by Python's own tables; in scripts that are written without spaces every character is one.
+WORD = re.compile(r"[぀-ヿ㐀-鿿豈-﫿]|[^\W぀-ヿ㐀-鿿豈-﫿]+")
+PEERS = Path.home() / ".cache" / "overland" / "peers" / "corpus"
+
+
+class Input:
+    """The documents of the set, or its first part that holds `megabytes`, with the truth that lies in it."""
+
+    def __init__(self, folder: Path, megabytes: float | None = None) -> None:
+        table = pq.read_table(folder / "texts.parquet")
+        if megabytes:
+            sizes = np.cumsum([len(t.as_buffer()) for t in table["text"]])
+            table = table.slice(0, int(np.searchsorted(sizes, megabytes * 1e6)))
+        self.ids: list[str] = table["id"].to_pylist()
+        self.domains: list[str] = table["domain"].to_pylist()
+        self.texts = Packed.from_arrow(table["text"])
+        self.place = {name: i for i, name in enumerate(self.ids)}
+        self.near = [r for r in pq.read_table(folder / "near.parquet").to_pylist() if {r["copy"], r["original"]} <= self.place.keys()]
+        self.spans = [r for r in pq.read_table(folder / "spans.parquet").to_pylist() if {r["host"], r["donor"]} <= self.place.keys()]
+
+    @property
+    def megabytes(self) -> float:
+        return self.texts.n_bytes / 1e6
+
+    def text(self, name: str) -> str:
+        return self.texts.raw(self.place[name]).decode()
+
+
+def cpu(run: Callable[[], Any]) -> tuple[Any, float]:
+    """What `run` returns, and the CPU seconds (user and system) it took."""
+    began = resource.getrusage(resource.RUSAGE_SELF)
+    out = run()
+    ended = resource.getrusage(resource.RUSAGE_SELF)
+    return out, ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
+
+
+def grams(text: str) -> frozenset[tuple[str, ...]]:
+    words = WORD.findall(text.lower())
+    return frozenset(zip(*(words[i:] for i in range(5)), strict=False)) or frozenset([tuple(words)])
+
+
+def jaccard(a: frozenset[Any], b: frozenset[Any]) -> float:
+    return len(a & b) / len(a | b) if a or b else 0.0
+
+
+def documents(data: Input, rng: random.Random) -> dict[str, Any]:
+    index = NearDocuments()
+    copies, seconds = cpu(lambda: index.add(data.texts, data.ids))
+    dropped = {name: copy for name, copy in zip(data.ids, copies, strict=True) if copy}
+    true = found = 0
+    missed: Counter[str] = Counter()
+    for pair in data.near:
+        if jaccard(grams(data.text(pair["copy"])), grams(data.text(pair["original"]))) >= 0.8:
+            true += 1
+            hit = pair["copy"] in dropped or pair["original"] in dropped
+            found += hit
+            missed[pair["kind"]] += not hit
+    sample = rng.sample(sorted(dropped), min(1500, len(dropped)))
+    good = sum(jaccard(grams(data.text(name)), grams(data.text(dropped[name].id))) >= 0.7 for name in sample)
+    natural_true, natural_found = natural(data, rng)
+    return {
+        "MB per CPU-second": data.megabytes / seconds,
+        "index MB": index.n_bytes / 1e6,
+        "dropped": len(dropped),
+        "planted pairs J>=.8": true,
+        "planted recall": found / true,
+        "missed by kind": {k: v for k, v in missed.items() if v},
+        "precision J>=.7": good / len(sample),
+        "precision sample": len(sample),
+        "natural pairs J>=.8": natural_true,
+        "natural recall": natural_found / max(1, natural_true),
+    }
+
+
+def natural(data: Input, rng: random.Random) -> tuple[int, int]:
+    """(pairs with J >= .8 among a sample of unplanted documents by exhaustive comparison, of them not both kept)."""
+    pool = [i for i, name in enumerate(data.ids) if not name.startswith("near/")]
+    # Neighbours by name are likelier alike (versions, generated pages), so the sample is taken in runs of names.
+    pool.sort(key=lambda i: data.ids[i])
+    starts = rng.sample(range(0, len(pool) - 40, 40), min(75, len(pool) // 40 - 1))
+    chosen = sorted(pool[s + k] for s in starts for k in range(40))
+    sets = [grams(data.texts.raw(i).decode()) for i in chosen]
+    owners: dict[int, list[int]] = defaultdict(list)
+    common: Counter[tuple[int, int]] = Counter()
+    for i, shingles in enumerate(sets):
+        here: Counter[int] = Counter()
+        for gram in shingles:
+            bucket = owners[hash(gram)]
+            here.update(bucket)
+            bucket.append(i)
+        for j, count in here.items():
+            common[j, i] = count
+    pairs = [(i, j) for (i, j), n in common.items() if n >= 0.8 * (len(sets[i]) + len(sets[j]) - n)]
+    copies = NearDocuments().add(Packed.of([data.texts.raw(i) for i in chosen]), [str(i) for i in chosen])
+    return len(pairs), sum(bool(copies[i] or copies[j]) for i, j in pairs)
+
+
+def spans(data: Input, rng: random.Random) -> dict[str, Any]:
+    index = RepeatedSpans()
+    decisions, seconds = cpu(lambda: index.add(data.texts, data.ids))
+    levels: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for truth in data.spans:
+        inside = np.zeros(truth["end"] - truth["start"], dtype=bool)
+        for span in decisions[data.place[truth["host"]]].spans:
+            inside[max(0, span.start - truth["start"]) : max(0, span.end - truth["start"])] = True
+        for key in ("all", f"level {truth['level']:g}", f"kind {truth['kind']}", f"{truth['kind']} {truth['level']:g}"):
+            levels[key][0] += int(inside.sum())
+            levels[key][1] += len(inside)
+    found = [(i, span) for i, decision in enumerate(decisions) for span in decision.spans]
+    sample = rng.sample(found, min(1000, len(found)))
+    alike = [identity(data, i, span) for i, span in sample]
+    return {
+        "MB per CPU-second": data.megabytes / seconds,
+        "index MB": index.n_bytes / 1e6,
+        "spans": len(found),
+        "share of text": sum(span.end - span.start for _, span in found) / 1e6 / data.megabytes,
+        "planted bytes found": {key: a / b for key, (a, b) in sorted(levels.items())},
+        "precision identity>=.7": sum(lcs >= 0.7 for lcs, _ in alike) / len(alike),
+        "identity>=.8": sum(lcs >= 0.8 for lcs, _ in alike) / len(alike),
+        "difflib blocks>=.7": sum(blocks >= 0.7 for _, blocks in alike) / len(alike),
+        "precision sample": len(alike),
+    }
+
+
+def identity(data: Input, i: int, span: Any) -> tuple[float, float]:
+    """Equal words in order of a span and its source, as a share of the longer: by LCS, and by difflib's blocks."""
+    mine = WORD.findall(data.texts.raw(i)[span.start : span.end].decode().lower())
+    theirs = WORD.findall(data.texts.raw(data.place[span.source])[span.source_start : span.source_end].decode().lower())
+    blocks = difflib.SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()
+    longer = max(len(mine), len(theirs), 1)
+    return common_words(mine, theirs) / longer, sum(b.size for b in blocks) / longer
+
+
+def common_words(a: list[str], b: list[str]) -> int:
+    """Length of the longest common subsequence, bit-parallel (Hyyrö 2004)."""
+    places: dict[str, int] = defaultdict(int)
+    for i, word in enumerate(a):
+        places[word] |= 1 << i
+    full = (1 << len(a)) - 1
+    row = full
+    for word in b:
+        both = row & places.get(word, 0)
+        row = ((row + both) | (row - both)) & full
+    return len(a) - row.bit_count()
+
+
+STAGES: dict[str, Callable[[Input, random.Random], dict[str, Any]]] = {"documents": documents, "spans": spans}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a set of 20 MB, for a first look")
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    library()
+    folder = corpus_set.build(20.0, near=400, spans=240) if args.quick else corpus_set.build()
+    data = Input(folder)
+    report: dict[str, Any] = {"set": json.loads((folder / "facts.json").read_text())}
+    print(f"{data.megabytes:.1f} MB, {len(data.ids)} documents, {len(data.near)} copies, {len(data.spans)} passages planted")
+    for name in args.stages.split(","):
+        began = time.time()
+        report[name] = STAGES[name](data, random.Random(0))
+        print(f"\n{name} ({time.time() - began:.0f} s with its checks)")
+        for key, value in report[name].items():
+            print(f"  {key:28} {value}")
+    print(f"\npeak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

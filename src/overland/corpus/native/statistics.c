@@ -1,0 +1,341 @@
+/* What the quality rules ask of a text, counted in one pass over its lines and one over its words.
+
+Words are what lies between white space (ASCII, and U+00A0, U+0085, U+1680, U+2000-200A, U+2028, U+2029, U+202F, U+205F,
+U+3000), lower-cased in ASCII; characters are code points; a broken byte is one. quality_reference.py says the same in
+Python. All values are integers: shares are taken in Python, so that no rounding differs between machines. */
+#include "words.h"
+
+enum {
+    BYTES, CHARS, SPACES, WORDS, WORD_CHARS, MAX_WORD, ALPHA_WORDS, STOP_WORDS, STOP_KINDS, HASHES, ELLIPSES,
+    LINES, BULLET_LINES, ELLIPSIS_LINES, PUNCTUATED_LINES, SHORT_LINES, MAX_LINE, LINE_CHARS, ALL_LINES,
+    DUPLICATE_LINES, DUPLICATE_LINE_CHARS, PARAGRAPHS, DUPLICATE_PARAGRAPHS, DUPLICATE_PARAGRAPH_CHARS, PARAGRAPH_CHARS,
+    DIGITS, ALNUM, UPPER, LETTERS, PARENTHESES, BRACES, ANGLES, URLS, SENTENCES, LOREM, SCRIPT_LINES, POLICY_LINES,
+    C4_LINES, C4_SENTENCES, UPPER_LINES, COMMENT_LINES, COMMANDS, DOLLARS,
+    TOP2, TOP3, TOP4, DUP5, DUP6, DUP7, DUP8, DUP9, DUP10,
+    COUNT
+};
+
+
+typedef struct { u64 key; u32 count, stamp; } cell_t;
+typedef struct { cell_t *cells; u64 mask; i64 room; u32 stamp; } table_t;
+
+static int table_for(table_t *t, i64 items) {
+    i64 size = 64;
+    while (size < items * 2) size *= 2;
+    if (size > t->room) {
+        free(t->cells);
+        t->cells = calloc((size_t)size, sizeof *t->cells);
+        t->room = t->cells ? size : 0;
+        t->stamp = 0;
+    }
+    t->mask = (u64)size - 1;
+    return t->cells != 0;
+}
+
+static inline cell_t *cell_of(table_t *t, u64 key) {
+    u64 at = (key ^ key >> 29) & t->mask;
+    for (;; at = (at + 1) & t->mask) {
+        cell_t *c = t->cells + at;
+        if (c->stamp != t->stamp) {
+            c->stamp = t->stamp;
+            c->key = key;
+            c->count = 0;
+            return c;
+        }
+        if (c->key == key) return c;
+    }
+}
+
+static inline u64 hash_bytes(const u8 *s, i64 n, u64 h) {
+    while (n >= 8) {
+        u64 x;
+        memcpy(&x, s, 8);
+        h = (h ^ x) * 0x9FB21C651E98DF25ull;
+        h ^= h >> 32;
+        s += 8, n -= 8;
+    }
+    u64 x = 0;
+    memcpy(&x, s, (size_t)n);
+    h = (h ^ x ^ (u64)n << 56) * 0x9FB21C651E98DF25ull;
+    return mix64(h);
+}
+
+/* Bytes of white space at s, 0 where there is none. */
+static inline int space_at(const u8 *s, const u8 *end) {
+    u8 c = *s;
+    if (c <= 0x20) return c == 0x20 || (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x1F);
+    if (c < 0xC2) return 0;
+    if (c == 0xC2) return end - s > 1 && (s[1] == 0x85 || s[1] == 0xA0) ? 2 : 0;
+    if (c == 0xE1) return end - s > 2 && s[1] == 0x9A && s[2] == 0x80 ? 3 : 0;
+    if (c == 0xE2 && end - s > 2)
+        return (s[1] == 0x80 && ((s[2] >= 0x80 && s[2] <= 0x8A) || s[2] == 0xA8 || s[2] == 0xA9 || s[2] == 0xAF)) ||
+                       (s[1] == 0x81 && s[2] == 0x9F) ? 3 : 0;
+    return c == 0xE3 && end - s > 2 && s[1] == 0x80 && s[2] == 0x80 ? 3 : 0;
+}
+
+static inline i64 chars_in(const u8 *s, i64 n) {
+    i64 count = 0;
+    for (i64 i = 0; i < n; i++) count += (s[i] & 0xC0) != 0x80;
+    return count;
+}
+
+
+static inline u8 lower(u8 c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
+
+/* Whether lower-case `needle` is in s, ignoring ASCII case. */
+static int holds(const u8 *s, i64 n, const char *needle) {
+    i64 m = (i64)strlen(needle);
+    for (i64 i = 0; i + m <= n; i++) {
+        if (lower(s[i]) != (u8)needle[0]) continue;
+        i64 j = 1;
+        while (j < m && lower(s[i + j]) == (u8)needle[j]) j++;
+        if (j == m) return 1;
+    }
+    return 0;
+}
+
+static int ends_with(const u8 *s, i64 n, const char *tail) {
+    i64 m = (i64)strlen(tail);
+    return n >= m && !memcmp(s + n - m, tail, (size_t)m);
+}
+
+static int is_bullet(const u8 *s, i64 n) {
+    static const char *marks[] = {"-", "*", "+", "\xE2\x80\xA2", "\xE2\x80\xA3", "\xE2\x97\x8F", "\xE2\x97\x8B", "\xE2\x96\xA0"};
+    i64 at = 0;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks && !at; i++)
+        if (n >= (i64)strlen(marks[i]) && !memcmp(s, marks[i], strlen(marks[i]))) at = (i64)strlen(marks[i]);
+    if (!at) {
+        while (at < n && s[at] >= '0' && s[at] <= '9') at++;
+        if (!at || at == n || (s[at] != '.' && s[at] != ')')) return 0;
+        at++;
+    }
+    return at < n && space_at(s + at, s + n) > 0;
+}
+
+static int is_comment(const u8 *s, i64 n) {
+    static const char *marks[] = {"#", "//", "/*", "*", "--", "%", ";"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (n >= (i64)strlen(marks[i]) && !memcmp(s, marks[i], strlen(marks[i]))) return 1;
+    return 0;
+}
+
+static int is_policy(const u8 *s, i64 n) {
+    static const char *phrases[] = {"terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies"};
+    for (size_t i = 0; i < sizeof phrases / sizeof *phrases; i++)
+        if (holds(s, n, phrases[i])) return 1;
+    return 0;
+}
+
+static int ends_sentence(const u8 *s, i64 n) {
+    static const char *tails[] = {"\xE2\x80\xA6", "\xE2\x80\x9D", "\xE2\x80\x99", "\xE3\x80\x82", "\xEF\xBC\x81", "\xEF\xBC\x9F", "\xEF\xBC\x8E"};
+    if (n && strchr(".!?\"'", s[n - 1]) && s[n - 1]) return 1;
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
+        if (ends_with(s, n, tails[i])) return 1;
+    return 0;
+}
+
+/* Ends of sentences: a run of . ! ? with white space, a closing quote or bracket, or nothing behind it. */
+static i64 sentences_in(const u8 *s, i64 n) {
+    i64 count = 0;
+    for (i64 i = 0; i < n; i++) {
+        if (s[i] != '.' && s[i] != '!' && s[i] != '?') continue;
+        while (i + 1 < n && (s[i + 1] == '.' || s[i + 1] == '!' || s[i + 1] == '?')) i++;
+        count += i + 1 == n || s[i + 1] == '"' || s[i + 1] == '\'' || s[i + 1] == ')' || space_at(s + i + 1, s + n) > 0;
+    }
+    return count;
+}
+
+static void line_counts(const u8 *s, i64 n, i64 chars, i64 words, i64 *out) {
+    i64 upper = 0, letters = 0;
+    out[LINES]++;
+    out[LINE_CHARS] += chars;
+    out[BULLET_LINES] += is_bullet(s, n);
+    int ellipsis = ends_with(s, n, "...") || ends_with(s, n, "\xE2\x80\xA6");
+    out[ELLIPSIS_LINES] += ellipsis;
+    out[PUNCTUATED_LINES] += ends_sentence(s, n);
+    out[SHORT_LINES] += chars <= 30;
+    out[COMMENT_LINES] += is_comment(s, n);
+    for (i64 i = 0; i < n; i++) {
+        upper += s[i] >= 'A' && s[i] <= 'Z';
+        letters += (s[i] | 32) >= 'a' && (s[i] | 32) <= 'z';
+    }
+    out[UPPER_LINES] += upper * 2 > letters;
+    int script = holds(s, n, "javascript"), policy = is_policy(s, n);
+    out[SCRIPT_LINES] += script;
+    out[POLICY_LINES] += policy;
+    i64 sentences = sentences_in(s, n);
+    out[SENTENCES] += sentences;
+    if (words >= 3 && s[n - 1] && strchr(".!?\"'", s[n - 1]) && !ends_with(s, n, "...") && !script && !policy) {
+        out[C4_LINES]++;
+        out[C4_SENTENCES] += sentences ? sentences : 1;
+    }
+}
+
+static void byte_counts(const u8 *s, i64 n, i64 *out) {
+    u32 seen[256] = {0};
+    i64 high = 0;
+    for (i64 i = 0; i < n; i++) seen[s[i]]++;
+    out[BYTES] = n;
+    for (int c = 0; c < 256; c++) {
+        if ((c & 0xC0) != 0x80) out[CHARS] += seen[c];
+        if (c >= 0x80) high += seen[c];
+        if (c >= '0' && c <= '9') out[DIGITS] += seen[c], out[ALNUM] += seen[c];
+        if (c >= 'A' && c <= 'Z') out[UPPER] += seen[c];
+        if ((c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) out[LETTERS] += seen[c], out[ALNUM] += seen[c];
+    }
+    out[HASHES] = seen['#'];
+    out[PARENTHESES] = seen['('] + seen[')'];
+    out[BRACES] = seen['{'] + seen['}'];
+    out[ANGLES] = seen['<'] + seen['>'];
+    out[DOLLARS] = seen['$'];
+    for (const u8 *p = s, *end = s + n; seen['\\'] && (p = memchr(p, '\\', (size_t)(end - p))); p++)
+        out[COMMANDS] += p + 1 < end && (p[1] | 32) >= 'a' && (p[1] | 32) <= 'z';
+    for (const u8 *p = s, *end = s + n; (p = memmem(p, (size_t)(end - p), "://", 3)); p += 3) out[URLS]++;
+    for (const u8 *p = s, *end = s + n; (p = memmem(p, (size_t)(end - p), "...", 3)); p += 3) out[ELLIPSES]++;
+    for (i64 i = 0; high && i < n;) {
+        if (s[i] < 0x80) { i++; continue; }
+        int size;
+        u32 point = code_point(s + i, s + n, &size);
+        if (size > 1 && kind_of(point) != SEPARATOR) out[LETTERS]++, out[ALNUM]++;
+        out[ELLIPSES] += point == 0x2026;
+        i += size;
+    }
+}
+
+/* Characters of the most frequent run of `size` words (of equals, the longest), all its places together. */
+static i64 top_ngram(table_t *t, const u64 *prefix, i64 n, int size, u64 power, const i64 *chars) {
+    u32 most = 1;
+    i64 best = 0;
+    t->stamp++;
+    for (i64 i = 0; i + size <= n; i++) {
+        cell_t *c = cell_of(t, mix64(prefix[i + size] - prefix[i] * power));
+        u32 count = ++c->count;
+        i64 length = chars[i + size] - chars[i];
+        if (count > most) most = count, best = length;
+        else if (count == most && count > 1 && length > best) best = length;
+    }
+    return best * most * (most > 1);
+}
+
+/* Characters in runs of `size` words that were seen before; a repeated run is passed over as a whole. */
+static i64 repeated_ngrams(table_t *t, const u64 *prefix, i64 n, int size, u64 power, const i64 *chars) {
+    i64 repeated = 0;
+    t->stamp++;
+    for (i64 i = 0; i + size <= n;) {
+        cell_t *c = cell_of(t, mix64(prefix[i + size] - prefix[i] * power));
+        if (c->count) repeated += chars[i + size] - chars[i], i += size;
+        else c->count = 1, i++;
+    }
+    return repeated;
+}
+
+/* out [n, COUNT]; grams [n]: whether the repetition of word runs is wanted (it costs most). 1 where memory is out. */
+API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u8 *grams, i64 *out_rows) {
+    i64 longest = 0;
+    for (i64 d = 0; d < n; d++)
+        if (offset[d + 1] - offset[d] > longest) longest = offset[d + 1] - offset[d];
+    i64 room = longest / 2 + 2;
+    u64 *prefix = malloc((size_t)room * sizeof *prefix);
+    i64 *chars = malloc((size_t)room * sizeof *chars);
+    table_t lines = {0}, paragraphs = {0}, runs = {0};
+    int failed = !prefix || !chars;
+    for (i64 d = 0; d < n && !failed; d++) {
+        const u8 *s = data + offset[d], *end = s + (offset[d + 1] - offset[d]);
+        i64 *out = out_rows + d * COUNT;
+        memset(out, 0, COUNT * sizeof *out);
+        byte_counts(s, end - s, out);
+        out[LOREM] = memmem(s, (size_t)(end - s), "orem ipsum", 10) != 0;
+        i64 breaks = 1;
+        for (const u8 *p = s; (p = memchr(p, '\n', (size_t)(end - p))); p++) breaks++;
+        if (!table_for(&lines, breaks) || !table_for(&paragraphs, breaks)) { failed = 1; break; }
+        lines.stamp++, paragraphs.stamp++;
+        out[ALL_LINES] = breaks;
+        i64 words = 0, stops_seen = 0, paragraph_chars = 0;
+        u64 paragraph = 0;
+        prefix[0] = 0, chars[0] = 0;
+        for (const u8 *line = s; line <= end;) {
+            const u8 *stop = memchr(line, '\n', (size_t)(end - line));
+            if (!stop) stop = end;
+            i64 raw = chars_in(line, stop - line);
+            if (raw > out[MAX_LINE]) out[MAX_LINE] = raw;
+            const u8 *first = 0, *last = 0, *p = line;
+            i64 before = words, spaces = 0, tail = 0;
+            while (p < stop) {
+                int space;
+                while (p < stop && (space = space_at(p, stop))) p += space, spaces++, tail++;
+                if (p == stop) break;
+                if (!first) first = p;
+                u64 h = 0x9E3779B97F4A7C15ull;
+                i64 length = 0;
+                const u8 *w = p;
+                int alpha = 0;
+                while (p < stop && !space_at(p, stop)) {
+                    u8 c = lower(*p);
+                    h = (h ^ c) * 0x9FB21C651E98DF25ull;
+                    length += (c & 0xC0) != 0x80;
+                    alpha |= (c >= 'a' && c <= 'z') || c >= 0x80;
+                    p++;
+                }
+                if (alpha && p - w < 512) { /* a word of signs beyond ASCII only has no letter */
+                    alpha = 0;
+                    for (const u8 *q = w; q < p && !alpha;) {
+                        int size = 1;
+                        if (*q < 0x80) alpha = (*q | 32) >= 'a' && (*q | 32) <= 'z';
+                        else { u32 point = code_point(q, p, &size); alpha = size > 1 && kind_of(point) != SEPARATOR; }
+                        q += size;
+                    }
+                }
+                last = p;
+                tail = 0;
+                static const char *stops[] = {"the", "be", "to", "of", "and", "that", "have", "with"};
+                if (p - w <= 4 && p - w >= 2)
+                    for (int i = 0; i < 8; i++) {
+                        i64 m = (i64)strlen(stops[i]), j = 0;
+                        if (m != p - w) continue;
+                        while (j < m && lower(w[j]) == (u8)stops[i][j]) j++;
+                        if (j == m) out[STOP_WORDS]++, stops_seen |= 1 << i;
+                    }
+                out[WORD_CHARS] += length;
+                out[ALPHA_WORDS] += alpha;
+                if (length > out[MAX_WORD]) out[MAX_WORD] = length;
+                prefix[words + 1] = prefix[words] * 0xD6E8FEB86659FD93ull + mix64(h);
+                chars[words + 1] = chars[words] + length;
+                words++;
+            }
+            out[SPACES] += spaces + (stop < end);
+            if (first) {
+                i64 size = last - first, count = raw;
+                for (const u8 *q = line; q < first; q += space_at(q, stop)) count--;
+                count -= tail;
+                u64 key = hash_bytes(first, size, 1);
+                line_counts(first, size, count, words - before, out);
+                cell_t *c = cell_of(&lines, key);
+                if (c->count++) out[DUPLICATE_LINES]++, out[DUPLICATE_LINE_CHARS] += count;
+                paragraph = (paragraph ^ key) * 0x9FB21C651E98DF25ull + 1;
+                paragraph_chars += count;
+            }
+            if (paragraph_chars && (!first || stop == end)) {
+                out[PARAGRAPHS]++;
+                out[PARAGRAPH_CHARS] += paragraph_chars;
+                cell_t *c = cell_of(&paragraphs, mix64(paragraph));
+                if (c->count++) out[DUPLICATE_PARAGRAPHS]++, out[DUPLICATE_PARAGRAPH_CHARS] += paragraph_chars;
+                paragraph = 0, paragraph_chars = 0;
+            }
+            line = stop + 1;
+        }
+        out[WORDS] = words;
+        for (; stops_seen; stops_seen >>= 1) out[STOP_KINDS] += stops_seen & 1;
+        if (!grams[d]) continue;
+        if (!table_for(&runs, words)) { failed = 1; break; }
+        u64 power = 0xD6E8FEB86659FD93ull;
+        for (int size = 2; size <= 10; size++) {
+            power *= 0xD6E8FEB86659FD93ull;
+            out[TOP2 + size - 2] = size <= 4 ? top_ngram(&runs, prefix, words, size, power, chars)
+                                             : repeated_ngrams(&runs, prefix, words, size, power, chars);
+        }
+    }
+    free(prefix), free(chars), free(lines.cells), free(paragraphs.cells), free(runs.cells);
+    return failed;
+}
+
+API i64 overland_statistic_count(void) { return COUNT; }
