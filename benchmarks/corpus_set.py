@@ -145,7 +145,9 @@ def draw(budget: int, rng: random.Random) -> list[dict[str, str]]:
             seen.add(key)
             domain = "code" if path.endswith(CODE_SUFFIXES) else "prose"
             pools[domain].append({"id": f"{source}/{path}", "source": source, "domain": domain, "text": text})
-    print("corpus_set: found", {name: f"{sum(len(d['text']) for d in pool) / 1e6:.0f} MB" for name, pool in pools.items()})
+    print(
+        "corpus_set: found", {name: f"{sum(len(d['text']) for d in pool) / 1e6:.0f} MB" for name, pool in pools.items()}
+    )
     out: list[dict[str, str]] = []
     left = budget
     for domain, share in (("prose", 0.45), ("code", 1.0)):
@@ -206,7 +208,9 @@ def near_copy(text: str, kind: str, rng: random.Random, spare: list[str]) -> str
         return "\n".join([*lines, line]) + "\n"
     if kind == "boilerplate":
         words = " ".join(rng.choice(spare) for _ in range(max(4, len(text.split()) // 25)))
-        return f"Home | Contents | Index\n{words}\n\n{text}\nPage generated {rng.randrange(10**6)}. All rights reserved.\n"
+        return (
+            f"Home | Contents | Index\n{words}\n\n{text}\nPage generated {rng.randrange(10**6)}. All rights reserved.\n"
+        )
     if kind == "markup":
         lines = text.split("\n")
         return "\n".join(f"<p>{line}</p>" if rng.random() < 0.5 and line.strip() else line for line in lines)
@@ -214,13 +218,20 @@ def near_copy(text: str, kind: str, rng: random.Random, spare: list[str]) -> str
     return " ".join(words[: int(len(words) * rng.uniform(0.85, 0.97))]) + "\n"
 
 
-def plant_near(documents: list[dict[str, str]], count: int, rng: random.Random, spare: list[str]) -> list[dict[str, str]]:
+def plant_near(
+    documents: list[dict[str, str]], count: int, rng: random.Random, spare: list[str]
+) -> list[dict[str, str]]:
     """Append `count` changed copies to `documents`; the truth about them."""
     fit = [d for d in documents if 120 <= len(d["text"].split()) <= 4000]
     truth = []
     for i, original in enumerate(rng.sample(fit, min(count, len(fit)))):
         kind = KINDS[i % len(KINDS)]
-        copy = {**original, "id": f"near/{i}", "source": "planted", "text": near_copy(original["text"], kind, rng, spare)}
+        copy = {
+            **original,
+            "id": f"near/{i}",
+            "source": "planted",
+            "text": near_copy(original["text"], kind, rng, spare),
+        }
         documents.append(copy)
         truth.append({"copy": copy["id"], "original": original["id"], "kind": kind})
     return truth
@@ -246,7 +257,9 @@ def passage(text: str, kind: str, level: float, rng: random.Random, spare: list[
     return "\n".join(lines), start, end
 
 
-def plant_spans(documents: list[dict[str, str]], count: int, rng: random.Random, spare: list[str]) -> list[dict[str, object]]:
+def plant_spans(
+    documents: list[dict[str, str]], count: int, rng: random.Random, spare: list[str]
+) -> list[dict[str, object]]:
     """Put `count` passages of earlier documents into later ones (a host and a donor serve once); the truth."""
     free = [i for i, d in enumerate(documents) if d["source"] != "planted" and len(d["text"].split()) >= 150]
     rng.shuffle(free)
@@ -278,7 +291,9 @@ def plant_spans(documents: list[dict[str, str]], count: int, rng: random.Random,
     return truth
 
 
-def build(megabytes: float = 218.0, out: Path | None = None, near: int = 4000, spans: int = 2000, seed: int = 0) -> Path:
+def build(
+    megabytes: float = 218.0, out: Path | None = None, near: int = 4000, spans: int = 2000, seed: int = 0
+) -> Path:
     """The folder of the set, made where the cache has none of this size yet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -296,8 +311,16 @@ def build(megabytes: float = 218.0, out: Path | None = None, near: int = 4000, s
     pq.write_table(pa.Table.from_pylist(documents), folder / "texts.parquet", compression="zstd", row_group_size=2000)
     pq.write_table(pa.Table.from_pylist(near_truth), folder / "near.parquet")
     pq.write_table(pa.Table.from_pylist(span_truth), folder / "spans.parquet")
-    domains = {name: sum(len(d["text"].encode()) for d in documents if d["domain"] == name) for name in ("prose", "code")}
-    facts = {"documents": len(documents), "bytes": sum(domains.values()), "domains": domains, "near": len(near_truth), "spans": len(span_truth)}
+    domains = {
+        name: sum(len(d["text"].encode()) for d in documents if d["domain"] == name) for name in ("prose", "code")
+    }
+    facts = {
+        "documents": len(documents),
+        "bytes": sum(domains.values()),
+        "domains": domains,
+        "near": len(near_truth),
+        "spans": len(span_truth),
+    }
     (folder / "facts.json").write_text(json.dumps(facts))
     return folder
 

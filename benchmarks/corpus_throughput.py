@@ -10,13 +10,13 @@ does not make: `python -m venv ~/.cache/overland/peers/corpus`, then in it
 
 What is measured:
 
-- documents: `NearDocuments` from UTF-8 in memory to decisions, exact Jaccard check included. Recall: planted pairs whose
-  word 5-gram sets (Python `\\w+`, lower case: an implementation of its own) have J >= .8 and of which one was taken
-  out. Precision: dropped documents whose named original has J >= .7. Natural recall: all pairs with J >= .8 among a
+- documents: `NearDocuments` from UTF-8 in memory to decisions, exact Jaccard check included. Recall: planted pairs
+  whose word 5-gram sets (Python `\\w+`, lower case: an implementation of its own) have J >= .8, and of which one went.
+  Precision: dropped documents whose named original has J >= .7. Natural recall: all pairs with J >= .8 among a
   sample, found by exhaustive comparison.
 - spans: `RepeatedSpans` from UTF-8 in memory to spans. Recall: bytes of the planted passages inside a reported span, by
-  level and kind of edit. Precision: reported spans, drawn at random, whose words agree with the named place of the named
-  source in at least .7 (longest common subsequence; difflib's greedy blocks, which repetitive text misleads, beside).
+  level and kind of edit. Precision: reported spans, drawn at random, whose words agree with the named place of the
+  named source in at least .7 (longest common subsequence; beside it the blocks of difflib, which repetition misleads).
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ import json
 import random
 import re
 import resource
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -36,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import corpus_set
@@ -61,8 +58,16 @@ class Input:
         self.domains: list[str] = table["domain"].to_pylist()
         self.texts = Packed.from_arrow(table["text"])
         self.place = {name: i for i, name in enumerate(self.ids)}
-        self.near = [r for r in pq.read_table(folder / "near.parquet").to_pylist() if {r["copy"], r["original"]} <= self.place.keys()]
-        self.spans = [r for r in pq.read_table(folder / "spans.parquet").to_pylist() if {r["host"], r["donor"]} <= self.place.keys()]
+        self.near = [
+            r
+            for r in pq.read_table(folder / "near.parquet").to_pylist()
+            if {r["copy"], r["original"]} <= self.place.keys()
+        ]
+        self.spans = [
+            r
+            for r in pq.read_table(folder / "spans.parquet").to_pylist()
+            if {r["host"], r["donor"]} <= self.place.keys()
+        ]
 
     @property
     def megabytes(self) -> float:
@@ -204,7 +209,7 @@ def main() -> None:
     folder = corpus_set.build(20.0, near=400, spans=240) if args.quick else corpus_set.build()
     data = Input(folder)
     report: dict[str, Any] = {"set": json.loads((folder / "facts.json").read_text())}
-    print(f"{data.megabytes:.1f} MB, {len(data.ids)} documents, {len(data.near)} copies, {len(data.spans)} passages planted")
+    print(f"{data.megabytes:.1f} MB, {len(data.ids)} documents; {len(data.near)} copies, {len(data.spans)} passages")
     for name in args.stages.split(","):
         began = time.time()
         report[name] = STAGES[name](data, random.Random(0))

@@ -102,7 +102,9 @@ def available() -> bool:
 @lru_cache
 def library() -> ctypes.CDLL:
     """The library. Raises OverlandError where it cannot be built, with what to install."""
-    compiler = next((path for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name and (path := shutil.which(name))), None)
+    compiler = next(
+        (path for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name and (path := shutil.which(name))), None
+    )
     if compiler is None:
         raise OverlandError("corpus: no C compiler found for the duplicate kernels; apt install gcc, or set CC")
     try:

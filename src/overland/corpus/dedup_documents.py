@@ -61,10 +61,15 @@ class NearDocuments:
         copy_of = np.empty(len(texts), dtype=np.int64)
         similarity = np.empty(len(texts), dtype=np.float32)
         if self._c.near_add(
-            self._state, pointer(texts.data), pointer(texts.offsets), ctypes.c_int64(len(texts)), pointer(copy_of), pointer(similarity)
+            self._state,
+            pointer(texts.data),
+            pointer(texts.offsets),
+            ctypes.c_int64(len(texts)),
+            pointer(copy_of),
+            pointer(similarity),
         ):
             raise OverlandError("near duplicates: out of memory; raise the memory limit or build by parts")
-        self.ids += [ids[i] for i in np.flatnonzero(copy_of == -1)]
+        self.ids += [ids[i] for i in np.flatnonzero(copy_of == -1).tolist()]
         out: list[Copy | None] = [None] * len(texts)
         for i in np.flatnonzero(copy_of >= 0):
             out[i] = Copy(self.ids[copy_of[i]], float(similarity[i]))
@@ -99,7 +104,9 @@ class NearDocuments:
         index.ids, arrays = read_index(path, KIND, index._settings)
         order = ("length", "sketch", "keys", "shingles")
         if index._c.near_import(
-            index._state, ctypes.c_int64(len(index.ids)), *(pointer(np.ascontiguousarray(arrays[name])) for name in order)
+            index._state,
+            ctypes.c_int64(len(index.ids)),
+            *(pointer(np.ascontiguousarray(arrays[name])) for name in order),
         ):
             raise OverlandError(f"{path}: does not fit in memory")
         return index

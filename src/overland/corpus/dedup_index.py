@@ -34,7 +34,12 @@ def write_index(path: str | Path, kind: str, settings: dict[str, Any], ids: list
         "settings": settings,
         "texts": len(ids),
         "arrays": [
-            {"name": name, "dtype": a.dtype.str, "shape": list(a.shape), "sha256": hashlib.sha256(_bytes(a)).hexdigest()}
+            {
+                "name": name,
+                "dtype": a.dtype.str,
+                "shape": list(a.shape),
+                "sha256": hashlib.sha256(_bytes(a)).hexdigest(),
+            }
             for name, a in parts.items()
         ],
     }
@@ -87,4 +92,4 @@ def read_index(path: str | Path, kind: str, settings: dict[str, Any]) -> tuple[l
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
-    return memoryview(np.ascontiguousarray(array)).cast("B") if array.size else memoryview(b"")
+    return memoryview(np.ascontiguousarray(array).data).cast("B") if array.size else memoryview(b"")

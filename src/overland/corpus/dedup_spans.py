@@ -60,10 +60,11 @@ class RepeatedSpans:
     is always met. Memory: about 12 bytes a word and 8 a winnowed 5-gram (`n_bytes`), 2.3 times the text.
     """
 
-    def __init__(self, min_words: int = 40, identity: float = 0.75, window: int = 8) -> None:
+    def __init__(self, min_words: int = 40, identity: float = 0.75, window: int = 6) -> None:
         if min_words < 10 or not 0.5 <= identity <= 1 or not 1 <= window <= 64:
             raise UsageError(
-                f"spans: min_words={min_words} must be at least 10, identity={identity} 0.5 to 1, window={window} 1 to 64"
+                f"spans: min_words={min_words} must be at least 10, identity={identity} 0.5 to 1 and window={window} "
+                "1 to 64"
             )
         self.min_words, self.identity, self.window = min_words, identity, window
         self.ids: list[str] = []
@@ -94,7 +95,7 @@ class RepeatedSpans:
         if len(ids) != len(texts):
             raise UsageError(f"repeated spans: {len(texts)} texts but {len(ids)} ids")
         spans, number = self._run(texts, min_words, min_left, insert=True)
-        self.ids += [ids[i] for i in np.flatnonzero(number >= 0)]
+        self.ids += [ids[i] for i in np.flatnonzero(number >= 0).tolist()]
         by_text = self._group(spans, ids)
         return [SpanDecision(tuple(by_text[i]), bool(number[i] < 0)) for i in range(len(texts))]
 
@@ -114,7 +115,14 @@ class RepeatedSpans:
         left = np.ascontiguousarray(np.broadcast_to(min_left, n), np.int32)
         number = np.empty(n, dtype=np.int64)
         failed = self._c.spans_add(
-            *(self._state, pointer(texts.data), pointer(texts.offsets), ctypes.c_int64(n), pointer(least), pointer(left)),
+            *(
+                self._state,
+                pointer(texts.data),
+                pointer(texts.offsets),
+                ctypes.c_int64(n),
+                pointer(least),
+                pointer(left),
+            ),
             *(ctypes.c_double(self.identity), ctypes.c_int(insert), pointer(number)),
         )
         if failed:
@@ -154,7 +162,7 @@ class RepeatedSpans:
         write_index(path, KIND, self._settings, self.ids, arrays)
 
     @classmethod
-    def load(cls, path: str | Path, min_words: int = 40, identity: float = 0.75, window: int = 8) -> RepeatedSpans:
+    def load(cls, path: str | Path, min_words: int = 40, identity: float = 0.75, window: int = 6) -> RepeatedSpans:
         """Go on from a saved index; only `window` must be what it was made with. Raises UsageError where it is not."""
         index = cls(min_words, identity, window)
         index.ids, arrays = read_index(path, KIND, index._settings)

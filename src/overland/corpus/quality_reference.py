@@ -31,7 +31,9 @@ _LETTER = re.compile("[^\x00-@\\[-`{-\x7f" + "".join(f"{chr(a)}-{chr(b)}" for a,
 
 def statistics(texts: Sequence[bytes], grams: Sequence[int], names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     """Each of `names` over the texts [n], as native/statistics.c counts them."""
-    rows = [count(raw.decode("utf-8", "replace"), len(raw), bool(wanted)) for raw, wanted in zip(texts, grams, strict=True)]
+    rows = [
+        count(raw.decode("utf-8", "replace"), len(raw), bool(wanted)) for raw, wanted in zip(texts, grams, strict=True)
+    ]
     return {name: np.array([row[name] for row in rows], dtype=np.int64) for name in names}
 
 

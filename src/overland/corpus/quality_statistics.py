@@ -1,4 +1,4 @@
-"""What the quality rules ask of texts: counts from `native/statistics.c`, or from `quality_reference` without a compiler.
+"""What the quality rules ask of texts: counts of `native/statistics.c`, or of `quality_reference`.
 
 Words lie between white space; characters are code points; lines are stripped and not blank unless said otherwise.
 """

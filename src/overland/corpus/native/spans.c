@@ -11,12 +11,11 @@ Sources: Schleimer, Wilkerson and Aiken 2003 (winnowing); Altschul et al. 1990 (
 #define NGRAM 5
 #define OWNERS 4        /* the first places of a 5-gram that are tried */
 #define GAP 8           /* most words that an edit may replace, insert or delete */
-#define SEED_RUN 7      /* equal words in a row that a place must have before edits are looked across */
-#define FRAGMENT 10     /* equal words of a run that may count together with others of the same source */
+#define SEED_RUN 5      /* equal words in a row that a place must have before edits are looked across */
+#define FRAGMENT 7      /* equal words of a run that may count together with others of the same source */
 #define NEIGHBOURS 12   /* most words between two such runs */
 #define TOUCH 4         /* most words between runs of different sources that count together */
 #define GAP_COST 2
-#define CUT 0u          /* the hash of a word that was cut: equal to no word's */
 
 typedef struct { i64 text; u32 start, end; i64 source; u32 source_start, source_end, matched, words; } span_t;
 /* Words [a0, a1) of the text repeat words [b0, b1) of the index; source is its text, OWN the same one. */
@@ -125,7 +124,7 @@ static reach_t extend(const u32 *a, i64 a_left, const u32 *b, i64 b_left, int st
 #define A(x) a[(x) * step]
 #define B(x) b[(x) * step]
     for (;;) {
-        while (i < a_left && j < b_left && A(i) == B(j) && A(i) != CUT) i++, j++, matched++, score++;
+        while (i < a_left && j < b_left && A(i) == B(j)) i++, j++, matched++, score++;
         if (score >= best_score) best_score = score, best = (reach_t){i, j, matched};
         i64 bound = (credit + score) / GAP_COST;
         if (bound > GAP) bound = GAP;
@@ -135,7 +134,7 @@ static reach_t extend(const u32 *a, i64 a_left, const u32 *b, i64 b_left, int st
             for (i64 k = 0; k <= 2 * g; k++) {
                 i64 x = k == 0 ? g : k & 1 ? g : g - k / 2, y = k == 0 ? g : k & 1 ? g - (k + 1) / 2 : g;
                 i64 p = i + x, q = j + y;
-                if (p + 2 > a_left || q + 2 > b_left || A(p) != B(q) || A(p + 1) != B(q + 1) || A(p) == CUT) continue;
+                if (p + 2 > a_left || q + 2 > b_left || A(p) != B(q) || A(p + 1) != B(q + 1)) continue;
                 if (p + 3 <= a_left && q + 3 <= b_left && A(p + 2) != B(q + 2)) continue;
                 di = x, dj = y;
                 break;
@@ -199,6 +198,36 @@ static int shorten(const spans_t *t, i64 base, run_t *r, i64 a0) {
     return left.matched >= NGRAM;
 }
 
+static int agrees(const run_t *r, double identity) {
+    i64 mine = r->a1 - r->a0, theirs = r->b1 - r->b0;
+    return (double)r->matched >= identity * (double)(mine > theirs ? mine : theirs);
+}
+
+/* A scrap of at most GAP words between two cuts is cut with one of them, and two that go on alike become one. */
+static i64 close_scraps(run_t *run, i64 count, double identity) {
+    i64 kept = 0;
+    for (i64 i = 0; i < count; i++) {
+        run_t *last = run + kept - 1, next = run[i];
+        if (kept && next.a0 - last->a1 <= GAP) {
+            run_t one = {last->a0, next.a1, last->b0, next.b1, last->matched + next.matched, last->source, 1};
+            run_t longer = *last, earlier = next;
+            longer.a1 = next.a0;
+            earlier.a0 = last->a1;
+            i64 step = next.b0 - last->b1;
+            if (next.source == last->source && step >= 0 && step <= 2 * GAP && agrees(&one, identity)) {
+                *last = one;
+                continue;
+            }
+            if (next.a0 > last->a1) {
+                if (agrees(&longer, identity)) *last = longer;
+                else if (agrees(&earlier, identity)) next = earlier;
+            }
+        }
+        run[kept++] = next;
+    }
+    return kept;
+}
+
 /* Of the runs found, those that stand: long enough, alone, with neighbours of their source (a passage whose sentences
    changed places) or with what touches them (a passage whose parts have different sources). A source that is itself
    shorter than min_words (a question to be kept out of training) need only be met whole. Then no two overlap, none
@@ -221,15 +250,14 @@ static void judge(spans_t *t, i64 base, i64 min_words, double identity, int shor
         i64 begin = r.a0 > end ? r.a0 : end;
         if (r.source == OWN && r.b1 - base > begin) begin = r.b1 - base;
         if (begin > r.a0 && !shorten(t, base, &r, begin)) continue;
-        i64 mine = r.a1 - r.a0, theirs = r.b1 - r.b0;
-        if (mine < NGRAM || (double)r.matched < identity * (double)(mine > theirs ? mine : theirs)) continue;
+        if (r.a1 - r.a0 < NGRAM || !agrees(&r, identity)) continue;
         int hit = 0;
         for (i64 k = count - 1; r.source == OWN && k >= 0 && !hit; k--) hit = run[k].a0 < r.b1 - base && r.b0 - base < run[k].a1;
         if (hit) continue;
         run[count++] = r;
         end = r.a1;
     }
-    t->run_count = count;
+    t->run_count = close_scraps(run, count, identity);
 }
 
 typedef struct { i64 base, words, covered; double identity; } scan_t;
@@ -240,8 +268,8 @@ static run_t align(const spans_t *t, const scan_t *s, i64 a, i64 b, i64 source, 
     i64 b_end = source == OWN ? s->base + a : (i64)t->first[source + 1];
     const u32 *x = t->word + s->base + a, *y = t->word + b;
     i64 right = 0, left = 0;
-    while (a + right < s->words && b + right < b_end && x[right] == y[right] && x[right] != CUT) right++;
-    while (a - left > s->covered && b - left > b_first && x[-left - 1] == y[-left - 1] && x[-left - 1] != CUT) left++;
+    while (a + right < s->words && b + right < b_end && x[right] == y[right]) right++;
+    while (a - left > s->covered && b - left > b_first && x[-left - 1] == y[-left - 1]) left++;
     *tried = b + right;
     run_t run = {0};
     if (right < NGRAM || right + left < seed_run) return run;
@@ -334,8 +362,6 @@ API int spans_add(spans_t *t, const u8 *data, const i64 *offset, i64 n, const in
         }
         number[d] = -1;
         if (!insert || (cut && words - cut < min_left[d])) continue;
-        for (i64 i = 0; i < t->run_count; i++)
-            for (i64 k = t->runs[i].a0; k < t->runs[i].a1; k++) word[k] = CUT;
         i64 next = 0;
         for (i64 f = 0; f < count; f++) {
             i64 p = picked[f];
