@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from overland.errors import UsageError
 from overland.train import QuantileBalance, histogram_bias, margin_histogram, quantile_bias
 
 E, K, N = 64, 4, 4096
@@ -130,5 +131,5 @@ def test_when_every_expert_is_always_chosen_nothing_moves() -> None:
 
 
 def test_ranks_need_the_histogram_form() -> None:
-    with pytest.raises(ValueError, match="bins"):
+    with pytest.raises(UsageError, match="balance_bins = 0"):
         QuantileBalance(reduce=lambda x: x)

@@ -1,6 +1,7 @@
 """The decoder as plain single-device modules: mixers, experts, residuals, caches, presets and checkpoint keys."""
 
 from overland.model.cache import Cache, DSACache, GQACache, KDACache, LayerCache, MLACache
+from overland.model.capacity import Capacity, limit_experts
 from overland.model.checkpoint import load_config, load_model, save_model
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Aux, Decoder, Output, Replay
@@ -14,6 +15,7 @@ __all__ = [
     "PRESETS",
     "Aux",
     "Cache",
+    "Capacity",
     "DSACache",
     "Decoder",
     "DecoderConfig",
@@ -26,6 +28,7 @@ __all__ = [
     "Replay",
     "Routing",
     "initialise",
+    "limit_experts",
     "load_config",
     "load_model",
     "preset",

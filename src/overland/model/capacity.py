@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,10 @@ class Capacity:
         kept = torch.empty(N * k, dtype=torch.bool, device=chosen.device)
         kept[order] = (place < room) & (by_expert < experts)
         return kept.view(N, k)
+
+
+def limit_experts(model: nn.Module, capacity: Capacity | None) -> None:
+    """Give every expert layer of `model` this capacity; None drops nothing."""
+    for module in model.modules():
+        if hasattr(module, "capacity"):
+            setattr(module, "capacity", capacity)  # noqa: B010 (not an attribute of every module)

@@ -1,15 +1,17 @@
-"""Quantile balancing: the selection bias that gives every expert its share of the tokens just seen.
+"""What every way of balancing the experts offers to a training loop.
 
-With m tokens, E experts, k a token, scores s and the current bias b:
+A rule sees the routing of each micro-batch, may add a term to its loss, and moves the routers' selection biases after
+the step. The recipe's `balance` names one:
 
-    alpha_i = (k+1)-th largest of s_i + b          what a token's expert has to beat
-    bhat_j  = -(mk/E + 1)-th largest of s_ij - alpha_i over the tokens
-    b_new   = bhat - mean(bhat)                    from the next step on; no gradient, no weight decay
+    quantile    the bias that would have given every expert its share of this step's tokens   (balance_quantile)
+    sign        a small fixed step of the bias towards the even load                           (balance_sign)
+    auxiliary   a loss that pulls the scores of crowded experts down                           (balance_auxiliary)
+    none        nothing moves
 
-Source: Kimi K3 report; reference/architecture.md §7.4. The exact form needs a step's scores in one place. The histogram
-form keeps integer counts [E, bins], which add up over micro-batches and, through `reduce`, over ranks.
+The z-loss, mean(logsumexp(logits)^2), keeps router logits small and goes with any of them. Capacity and dropping are
+the model's (overland.model.capacity). Sums over ranks are injected as `reduce`; no rule knows of processes.
 
-Shapes: N tokens, E experts.
+Shapes: N tokens, E experts. Source of the z-loss: ST-MoE (Zoph et al. 2022) §3.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 
 Reduce = Callable[[Tensor], Tensor]
+"""A sum over ranks, in place or returned."""
 
 
 class Gate(Protocol):
@@ -28,6 +31,10 @@ class Gate(Protocol):
 
     k: int
     e_score_correction_bias: Tensor
+
+    def affinities(self, logits_NE: Tensor) -> Tensor:
+        """The scores [N, E] of logits."""
+        ...
 
 
 class RoutingLike(Protocol):
@@ -42,97 +49,42 @@ class RoutingLike(Protocol):
     @property
     def gate(self) -> Gate: ...
 
+    @property
+    def kept(self) -> Tensor | None: ...
 
-def cutoffs(scores_NE: Tensor, bias_E: Tensor, k: int) -> Tensor:
-    """The (k+1)-th largest biased score of every token [N]."""
-    return (scores_NE + bias_E).topk(k + 1, dim=-1).values[:, -1]
-
-
-def quantile_bias(scores_NE: Tensor, bias_E: Tensor, k: int) -> Tensor:
-    """The new bias [E], mean zero, from all scores of a step. Between two tokens it interpolates."""
-    N, E = scores_NE.shape
-    if k >= E or N == 0:
-        return bias_E.clone()
-    margins = (scores_NE - cutoffs(scores_NE, bias_E, k)[:, None]).sort(dim=0, descending=True).values
-    q = N * k / E
-    low = min(int(q), N - 1)
-    high = min(low + 1, N - 1)
-    threshold = margins[low] + (margins[high] - margins[low]) * (q - int(q))
-    return -threshold + threshold.mean()
+    @property
+    def logits(self) -> Tensor | None: ...
 
 
-def margin_histogram(scores_NE: Tensor, bias_E: Tensor, k: int, bins: int) -> Tensor:
-    """Counts [E, bins] of alpha_i - s_ij over [min b - 1, max b + 1], where scores in (0, 1) always fall."""
-    E = scores_NE.shape[1]
-    low, width = _bins(bias_E, bins)
-    r_NE = cutoffs(scores_NE, bias_E, k)[:, None] - scores_NE
-    index = ((r_NE - low) / width).long().clamp_(0, bins - 1)
-    flat = index + bins * torch.arange(E, device=index.device)
-    return torch.bincount(flat.flatten(), minlength=E * bins).view(E, bins)
+class Balance:
+    """The rule "none", and the face of all: observe and loss for every micro-batch, then update or discard."""
 
-
-def histogram_bias(counts: Tensor, bias_E: Tensor, k: int) -> Tensor:
-    """The new bias [E], mean zero, from `margin_histogram` counts taken under `bias_E`."""
-    E, bins = counts.shape
-    tokens = int(counts[0].sum())
-    if tokens == 0:
-        return bias_E.clone()
-    low, width = _bins(bias_E, bins)
-    q = tokens * k / E
-    reached = counts.cumsum(-1)
-    first = (reached < q).sum(-1).clamp_(max=bins - 1)
-    here = counts.gather(1, first[:, None])[:, 0]
-    before = reached.gather(1, first[:, None])[:, 0] - here
-    inside = ((q - before) / here.clamp(min=1)).clamp_(0.0, 1.0)
-    bhat = low + (first + inside) * width
-    return (bhat - bhat.mean()).to(bias_E.dtype)
-
-
-def _bins(bias_E: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    low, high = bias_E.min() - 1, bias_E.max() + 1
-    return low, (high - low) / bins
-
-
-class QuantileBalance:
-    """Collects a step's routing, then moves every gate's bias once.
-
-    `ema` keeps that share of the old bias (advisable when a step has few tokens). `bins` 0 is the exact form; with
-    `reduce` (a sum over ranks, in place or returned) the histogram form is needed.
-    """
-
-    def __init__(self, ema: float = 0.0, bins: int = 0, reduce: Reduce | None = None) -> None:
-        if reduce is not None and bins == 0:
-            raise ValueError("balancing over ranks needs the histogram form: choose bins, for example 1000")
-        self.ema, self.bins, self.reduce = ema, bins, reduce
-        self._seen: list[tuple[Gate, list[Tensor]]] = []
+    def __init__(self, z: float = 0.0) -> None:
+        self.z = z
 
     def observe(self, router: Sequence[RoutingLike]) -> None:
         """Take in the routing of one micro-batch, one record a layer, in layer order."""
-        if not self._seen:
-            self._seen = [(record.gate, []) for record in router]
-        for (gate, kept), record in zip(self._seen, router, strict=True):
-            scores, bias = record.scores.detach(), gate.e_score_correction_bias
-            if self.bins and gate.k < scores.shape[1]:
-                found = margin_histogram(scores, bias, gate.k, self.bins)
-                kept[:] = [kept[0] + found] if kept else [found]
-            else:
-                kept.append(scores)
 
-    @torch.no_grad()
+    def loss(self, router: Sequence[RoutingLike], share: float) -> Tensor | None:
+        """What to add to the micro-batch's loss, or None. `share` is its part of the step's tokens, over all ranks."""
+        records = [record for record in router if record.logits is not None and len(record.scores)]
+        if not self.z or not records:
+            return None
+        return share * self.z * torch.stack([z_loss(logits_of(record)) for record in records]).sum()
+
     def update(self) -> None:
-        """Set the biases for the next step and forget this one."""
-        for gate, kept in self._seen:
-            bias = gate.e_score_correction_bias
-            if gate.k >= bias.shape[0]:
-                continue
-            if self.bins:
-                counts = self.reduce(kept[0]) if self.reduce else kept[0]
-                new = histogram_bias(counts, bias, gate.k)
-            else:
-                new = quantile_bias(torch.cat(kept), bias, gate.k)
-            bias.lerp_(new, 1.0 - self.ema)
-        self._seen = []
+        """Move the biases for the next step and forget this one."""
 
     def discard(self) -> None:
         """Forget what was observed: a skipped step moves nothing."""
-        self._seen = []
+
+
+def logits_of(record: RoutingLike) -> Tensor:
+    """A record's logits [N, E]; they are there where a gradient is recorded."""
+    assert record.logits is not None
+    return record.logits
+
+
+def z_loss(logits_NE: Tensor) -> Tensor:
+    """mean over tokens of logsumexp(logits)^2, a scalar."""
+    return logits_NE.logsumexp(-1).square().mean()

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from overland.train.balance import RoutingLike
+
 
 def utilisation(counts_E: Tensor) -> dict[str, float]:
     """How evenly one layer's tokens fall on its experts, from tokens per expert [E].
@@ -46,6 +48,40 @@ def expert_metrics(counts: Sequence[Tensor], shares: bool = False) -> dict[str, 
             share = count.double() / count.sum().clamp(min=1)
             found[f"moe/shares/{layer}"] = [round(x, 5) for x in share.tolist()]
     return found
+
+
+def router_agreement(experts_Nk: Tensor, others_Nk: Tensor) -> float:
+    """Share of the choices that two recordings of the same tokens have in common, in whatever order; 1 for none.
+
+    Two recordings are, for example, a sampler's and a trainer's, or a router's with and without its bias.
+    """
+    if not experts_Nk.numel():
+        return 1.0
+    return (experts_Nk[:, :, None] == others_Nk[:, None, :]).any(-1).double().mean().item()
+
+
+def routing_totals(router: Sequence[RoutingLike]) -> Tensor:
+    """Of one forward, over its layers: [choices, dropped, those that the raw scores alone would have made too]."""
+    choices = dropped = agreed = 0.0
+    for record in router:
+        k, bias = record.gate.k, record.gate.e_score_correction_bias
+        made = float(record.counts.sum())
+        choices += made
+        dropped += 0.0 if record.kept is None else made - float(record.kept.sum())
+        if bias.any():
+            chosen, raw = ((record.scores + b).topk(k, dim=-1).indices for b in (bias, torch.zeros_like(bias)))
+            agreed += made * router_agreement(chosen, raw)
+        else:
+            agreed += made
+    return torch.tensor([choices, dropped, agreed], dtype=torch.float64)
+
+
+def routing_metrics(totals: Tensor) -> dict[str, float]:
+    """`moe/dropped_share` and `moe/bias_agreement` from the sums of routing_totals."""
+    choices, dropped, agreed = totals.tolist()
+    if not choices:
+        return {}
+    return {"moe/dropped_share": dropped / choices, "moe/bias_agreement": agreed / choices}
 
 
 class ExpertCounts:

@@ -53,8 +53,9 @@ def pretrain(
                 packing = Packing(documents=piece.documents.to(device)) if piece.documents is not None else None
                 out = model(piece.inputs.to(device), packing=packing)
                 part = cross_entropy(out.logits, piece.targets.to(device), piece.weights.to(device), denominator)
-                part.backward()
                 loss += part.item()
+                share = piece.weights.sum().item() / denominator
+                steps.balanced(part, out.aux.router, share=share).backward()
                 steps.observe(out.aux.router)
             steps.finish(step, loss, batch.inputs.numel())
             bar.advance(loss=steps.last_loss)
@@ -62,7 +63,7 @@ def pretrain(
                 steps.save(step + 1)
                 raise KeyboardInterrupt
 
-    model.eval()
+    steps.end()
     figures = {
         "steps": section.steps,
         "tokens": steps.tokens,

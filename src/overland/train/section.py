@@ -33,12 +33,24 @@ class LoopSection(Section):
     at 1 made it learn to copy measurably later."""
     micro_batches: int = Field(1, ge=1)
     """Pieces in which a step's batch is computed. Changes memory, not the result."""
-    balance: Literal["quantile", "none"] = "quantile"
-    """How the router's selection bias follows the load: by quantiles after every step, or not at all."""
+    balance: Literal["quantile", "sign", "auxiliary", "none"] = "quantile"
+    """How experts get their even share: the selection bias set by quantiles of the step's scores (quantile), or moved
+    by a fixed amount (sign), a loss on the scores (auxiliary), or nothing."""
     balance_ema: float = Field(0.5, ge=0, lt=1)
-    """Share of the old bias that is kept; small steps are noisy and need more of it."""
+    """Of quantile: share of the old bias that is kept; small steps are noisy and need more of it."""
     balance_bins: int = Field(0, ge=0)
-    """Histogram bins for balancing; 0 sorts the step's scores exactly."""
+    """Of quantile: histogram bins; 0 sorts the step's scores exactly."""
+    balance_rate: float = Field(1e-3, gt=0)
+    """Of sign: how far the bias moves in a step. Scores lie between 0 and 1."""
+    balance_loss: float = Field(1e-2, ge=0)
+    """Of auxiliary: the coefficient of the loss, which is 1 for an even load, in every layer."""
+    balance_z: float = Field(0.0, ge=0)
+    """Coefficient of the router's z-loss, with any of them; ST-MoE has 0.001."""
+    capacity_factor: float = Field(0.0, ge=0)
+    """The most tokens that an expert takes in a forward while training, as a multiple of the even share; what is beyond
+    is dropped. 0 drops nothing."""
+    capacity_drop: Literal["score", "position"] = "score"
+    """Who is dropped: the weakest choices, or the latest in the order of the tokens."""
     checkpoint_every: int = Field(50, ge=1)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(2, ge=1)

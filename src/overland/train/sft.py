@@ -58,8 +58,8 @@ def sft(
                 out = run_groups(model, piece, device)
                 nll = -token_logprobs(out.logits, out.targets)
                 part = nll.sum() / denominator
-                part.backward()
                 loss += part.item()
+                steps.balanced(part, *out.router, share=len(out.targets) / denominator).backward()
                 tokens += out.tokens
                 _add_labels(by_label, out, nll.detach())
                 for router in out.router:
@@ -72,7 +72,7 @@ def sft(
                 steps.save(step + 1)
                 raise KeyboardInterrupt
 
-    model.eval()
+    steps.end()
     result: dict[str, Any] = {
         "steps": section.steps,
         "tokens": steps.tokens,

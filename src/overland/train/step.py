@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from overland.errors import OverlandError
+from overland.model import Capacity, limit_experts
 from overland.runs import RunFolder
 from overland.train.alarms import Alarms
-from overland.train.balance import QuantileBalance, Reduce, RoutingLike
+from overland.train.balance import Reduce, RoutingLike
+from overland.train.balancing import make_balance
 from overland.train.batch import Loader
 from overland.train.checkpoint import Checkpoints
-from overland.train.meters import ExpertCounts, Throughput, expert_metrics
+from overland.train.meters import ExpertCounts, Throughput, expert_metrics, routing_metrics, routing_totals
 from overland.train.optim import adamw, clip_gradients, set_learning_rate
 from overland.train.ranks import Ranks
 from overland.train.schedules import learning_rate
@@ -44,9 +46,12 @@ class Steps:
             model, section.lr, weight_decay=section.weight_decay, betas=section.betas, eps=section.eps
         )
         reduce: Reduce | None = self.ranks.sum_ if self.ranks.world > 1 else None
-        self.balance = QuantileBalance(section.balance_ema, section.balance_bins, reduce)
+        self.balance = make_balance(section, reduce)
+        factor = section.capacity_factor
+        limit_experts(model, Capacity(factor, section.capacity_drop) if factor else None)
         self.checkpoints = Checkpoints(run.checkpoints / stage, section.keep_checkpoints, writes=self.ranks.writes)
         self.alarms, self.experts, self.speed = Alarms(section.patience), ExpertCounts(), Throughput()
+        self.routing = torch.zeros(3, dtype=torch.float64)  # see routing_totals
         self.tokens, self.last_loss = 0, math.nan
         self.notes: dict[str, Any] = {}  # figures that a resumed run must not compute again
 
@@ -74,8 +79,19 @@ class Steps:
     def observe(self, router: Sequence[RoutingLike]) -> None:
         """Take in the routing of one forward."""
         self.experts.add([record.counts for record in router])
-        if self.section.balance == "quantile":
-            self.balance.observe(router)
+        self.routing += routing_totals(router)
+        self.balance.observe(router)
+
+    def balanced(self, loss: Tensor, *forwards: Sequence[RoutingLike], share: float) -> Tensor:
+        """The loss of a micro-batch with what balancing adds to it; `share` is its part of the step's tokens.
+
+        Where several forwards made the micro-batch, each counts by its tokens.
+        """
+        tokens = [len(router[0].scores) if router else 0 for router in forwards]
+        for router, own in zip(forwards, tokens, strict=True):
+            term = self.balance.loss(router, share * own / max(1, sum(tokens)))
+            loss = loss if term is None else loss + term
+        return loss
 
     def finish(self, step: int, loss: float, tokens: int, **figures: float) -> dict[str, Any]:
         """Take the step if it is sound, record it, and save when it is time. Returns the recorded row.
@@ -87,6 +103,7 @@ class Steps:
         loss, tokens = self.ranks.sum(loss, tokens)[0], int(self.ranks.sum(tokens)[0])
         norm = clip_gradients(self.parameters, section.clip)
         counts = [self.ranks.sum_(layer) for layer in self.experts.take()]
+        routing, self.routing = self.ranks.sum_(self.routing), torch.zeros_like(self.routing)
         sound, raised = self.alarms.check(step, loss, norm, counts)
         lr = learning_rate(
             step, section.steps, section.lr, warmup=section.warmup, kind=section.schedule, floor=section.floor
@@ -110,6 +127,7 @@ class Steps:
             f"{self.prefix}/skipped": self.alarms.skipped,
             **figures,
             **expert_metrics(counts, shares=step % section.shares_every == 0 or step == section.steps - 1),
+            **routing_metrics(routing),
         }
         self.run.metrics(row)
         for alarm in raised:
@@ -117,6 +135,11 @@ class Steps:
         if (step + 1) % section.checkpoint_every == 0 or step + 1 == section.steps:
             self.save(step + 1)
         return row
+
+    def end(self) -> None:
+        """The stage is over: the model evaluates, and nothing limits its experts any more."""
+        limit_experts(self.model, None)
+        self.model.eval()
 
     def save(self, step: int) -> None:
         """A checkpoint after `step` steps. Saving the same step twice is harmless and skipped."""
