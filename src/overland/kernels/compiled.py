@@ -29,7 +29,7 @@ from overland.kernels.choice import kernel_choice
 SOURCES = Path(__file__).parent / "native"
 # Nothing of -ffast-math that changes results: NaN and infinity keep their meaning, sums keep their order.
 FLAGS = (
-    *("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-Wno-psabi"),
+    *("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-Wno-psabi"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
 )
 NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes

@@ -8,12 +8,20 @@ Source: Kimi Linear (2025) §3; Kimi K3 report §2.1.1. The chunk form is the WY
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from overland.kernels.choice import kernel_choice
+from overland.kernels.compiled import Compiled
 
 CHUNK = 16  # with a log decay above -5 a tile of 16 spans less than e^80, and e^±40 around its middle
+UNIT_EPS = 1e-6
+
+_native = Compiled("kda", kda_forward="ppp ppppp ppp iiiiii", kda_backward="pppppp ppp ppppp pp iiiiii",
+                   kda_step="pp ppppp pp iiiiii")  # fmt: skip
+_WIDEST = 128  # channels of a head that the compiled form holds
 
 
 def kda(
@@ -25,17 +33,103 @@ def kda(
     state_BHKV: Tensor | None = None,
     documents_BT: Tensor | None = None,
     bounded: bool = True,
+    lengths_B: Tensor | None = None,
+    unit: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Run the recurrence over T tokens from `state_BHKV` (zeros when None).
 
     `g_BTHK` is the log decay (<= 0), `beta_BTH` the write strength. Where `documents_BT` changes along T the state
     starts again from zero (`state_BHKV` belongs to the document of the first token; an id must not come back later in
-    its row). `bounded` promises g > -5, which allows the cheaper tile products. Returns the outputs [B, T, H, V] and
-    the final state [B, H, K, V].
+    its row). Tokens past `lengths_B` neither decay nor write the state. `unit` brings queries and keys to length 1
+    first, and scales the queries by K^-1/2. `bounded` promises g > -5, which allows cheaper tile products in the torch
+    form; the compiled one needs no promise. Returns the outputs [B, T, H, V] and the final state [B, H, K, V].
     """
+    if _native.runs(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV) and _fits(q_BTHK, v_BTHV):
+        tensors = (q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV)
+        learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+        if learns:
+            return _CompiledKDA.apply(*tensors, documents_BT, lengths_B, unit)
+        return _without_gradient(*tensors, documents_BT, lengths_B, unit)
+    if unit:
+        q_BTHK, k_BTHK = _unit(q_BTHK) * q_BTHK.shape[-1] ** -0.5, _unit(k_BTHK)
+    if lengths_B is not None:
+        valid_BT = torch.arange(q_BTHK.shape[1], device=q_BTHK.device)[None] < lengths_B[:, None]
+        g_BTHK = g_BTHK * valid_BT[..., None, None].to(g_BTHK.dtype)
+        beta_BTH = beta_BTH * valid_BT[..., None].to(beta_BTH.dtype)
     if q_BTHK.shape[1] <= 2 or kernel_choice() == "reference":
         return kda_recurrent(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT)
     return kda_chunk(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT, bounded)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x * (x.square().sum(-1, keepdim=True) + UNIT_EPS).rsqrt()
+
+
+def _fits(q_BTHK: Tensor, v_BTHV: Tensor) -> bool:
+    return q_BTHK.shape[1] > 0 and max(q_BTHK.shape[-1], v_BTHV.shape[-1]) <= _WIDEST
+
+
+def _without_gradient(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor | None,
+    documents: Tensor | None,
+    lengths: Tensor | None,
+    unit: bool,
+) -> tuple[Tensor, Tensor]:
+    q, k, v, g, beta = (x.contiguous() for x in (q, k, v, g, beta))
+    (B, T, H, K), V = q.shape, v.shape[-1]
+    state = q.new_zeros(B, H, K, V) if state is None else state
+    o, sizes = (torch.empty_like if lengths is None else torch.zeros_like)(v), (B, T, H, K, V, unit)
+    if T <= 4:  # a tile would be mostly padding
+        final = state.clone(memory_format=torch.contiguous_format)
+        _native("kda_step", o, final, q, k, v, g, beta, documents, lengths, *sizes)
+    else:
+        final = torch.empty_like(state, memory_format=torch.contiguous_format)
+        inputs = (q, k, v, g, beta, state.contiguous())
+        _native("kda_forward", o, final, None, *inputs, documents, lengths, *sizes)
+    return o, final
+
+
+class _CompiledKDA(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor | None,
+        documents: Tensor | None,
+        lengths: Tensor | None,
+        unit: bool,
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v, g, beta = (x.contiguous() for x in (q, k, v, g, beta))
+        (B, T, H, K), V = q.shape, v.shape[-1]
+        o, final = (torch.empty_like if lengths is None else torch.zeros_like)(v), q.new_empty(B, H, K, V)
+        states = q.new_empty(B, H, -(-T // CHUNK), K, V)  # the state that enters each chunk, for the backward
+        entering, ctx.sizes = state.contiguous() if state is not None else None, (B, T, H, K, V, unit)
+        _native("kda_forward", o, final, states, q, k, v, g, beta, entering, documents, lengths, *ctx.sizes)
+        ctx.save_for_backward(q, k, v, g, beta, states, documents, lengths)
+        ctx.has_state = state is not None
+        ctx.set_materialize_grads(False)
+        return o, final
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, g, beta, states, documents, lengths = ctx.saved_tensors
+        d_o = torch.zeros_like(v) if gradients[0] is None else gradients[0].contiguous()
+        d_final = gradients[1].contiguous() if gradients[1] is not None else None
+        new = torch.empty_like if lengths is None else torch.zeros_like
+        d_state = states.new_empty(states.shape[:2] + states.shape[3:])
+        found = [new(x) for x in (q, k, v, g, beta)]
+        inputs = (states, q, k, v, g, beta, documents, lengths)
+        _native("kda_backward", *found, d_state, d_o, d_final, *inputs, *ctx.sizes)
+        return (*found, d_state if ctx.has_state else None, None, None, None)
 
 
 def kda_recurrent(

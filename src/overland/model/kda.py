@@ -60,17 +60,13 @@ class KDA(nn.Module):
         documents = context.documents
         qkv_B3TP, history = self._short_conv(x_BTD, documents, cache)
         q_BTHK, k_BTHK, v_BTHV = (part.view(B, T, self.H, self.K) for part in qkv_B3TP.to(wide).chunk(3, dim=-1))
-        q_BTHK = _unit(q_BTHK) * self.K**-0.5
-        k_BTHK = _unit(k_BTHK)
         g_BTHK = self._log_decay(x_BTD)
         beta_BTH = self.b_proj(x_BTD).to(wide).sigmoid()
-        if context.valid_BT is not None:  # padding neither decays nor writes the state
-            g_BTHK = g_BTHK * context.valid_BT[..., None, None].to(wide)
-            beta_BTH = beta_BTH * context.valid_BT[..., None].to(wide)
-
-        state = cache.state if cache else None
+        state, lengths = cache.state if cache else None, context.packing.lengths if context.packing else None
         bounded = self.lower_bound is not None
-        o_BTHV, state = kernels.kda(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state, documents, bounded)
+        o_BTHV, state = kernels.kda(
+            q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state, documents, bounded, lengths_B=lengths, unit=True
+        )
         if cache is not None:
             cache.state, cache.tail = state, self._next_tail(history, context.packing)
 
@@ -110,7 +106,3 @@ class KDA(nn.Module):
             taps.new_zeros(rows, taps.shape[-1] - 1, 3 * self.H * self.K),
             taps.new_zeros(rows, self.H, self.K, self.K, dtype=wide),
         )
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()

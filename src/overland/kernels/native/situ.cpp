@@ -7,48 +7,30 @@ template <typename T> struct Situ {
         : open(sigmoid<T>(gate)), tanh_gate(tanh(gate * (1 / gate_cap))), tanh_up(tanh(up * (1 / up_cap))) {}
 };
 
-// gate, up: [rows, width] with row strides of their own (they may be halves of one matrix); y [rows, width].
+// gate, up: [rows, width] with rows `stride` apart (they may be halves of one matrix); y [rows, width].
 template <typename T>
 void situ_forward(T* y, const T* gate, const T* up, i64 rows, i64 width, i64 stride, double gate_cap, double up_cap) {
     const T caps = gate_cap * up_cap;
-    auto block = [&](Vec<T> g, Vec<T> u) {
-        const Situ<T> s(g, u, gate_cap, up_cap);
-        return caps * s.tanh_gate * s.open * s.tanh_up;
-    };
-    for (i64 r = 0; r < rows; r++, y += width, gate += stride, up += stride) {
-        i64 c = 0;
-        for (; c + Vector<T>::size <= width; c += Vector<T>::size) store(y + c, block(load(gate + c), load(up + c)));
-        if (c < width) {
+    for (i64 r = 0; r < rows; r++, y += width, gate += stride, up += stride)
+        for (i64 c = 0; c < width; c += LANES) {
             const i64 n = width - c;
-            store_some(y + c, block(load_some(gate + c, n), load_some(up + c, n)), n);
+            const Situ<T> s(load(gate + c, n), load(up + c, n), gate_cap, up_cap);
+            store<T>(y + c, caps * s.tanh_gate * s.open * s.tanh_up, n);
         }
-    }
 }
 
 template <typename T>
 void situ_backward(T* d_gate, T* d_up, const T* d_y, const T* gate, const T* up, i64 rows, i64 width, i64 stride,
                    double gate_cap, double up_cap) {
-    auto block = [&](Vec<T> d, Vec<T> g, Vec<T> u, Vec<T>& dg, Vec<T>& du) {
-        const Situ<T> s(g, u, gate_cap, up_cap);
-        const Vec<T> scaled = d * s.open;
-        du = scaled * s.tanh_gate * T(gate_cap) * (1 - s.tanh_up * s.tanh_up);
-        dg = scaled * s.tanh_up * T(up_cap) * (1 + s.tanh_gate * (T(gate_cap) * (1 - s.open) - s.tanh_gate));
-    };
-    for (i64 r = 0; r < rows; r++, d_y += width, gate += stride, up += stride, d_gate += stride, d_up += stride) {
-        i64 c = 0;
-        Vec<T> dg, du;
-        for (; c + Vector<T>::size <= width; c += Vector<T>::size) {
-            block(load(d_y + c), load(gate + c), load(up + c), dg, du);
-            store(d_gate + c, dg);
-            store(d_up + c, du);
-        }
-        if (c < width) {
+    for (i64 r = 0; r < rows; r++, d_y += width, gate += stride, up += stride, d_gate += stride, d_up += stride)
+        for (i64 c = 0; c < width; c += LANES) {
             const i64 n = width - c;
-            block(load_some(d_y + c, n), load_some(gate + c, n), load_some(up + c, n), dg, du);
-            store_some(d_gate + c, dg, n);
-            store_some(d_up + c, du, n);
+            const Situ<T> s(load(gate + c, n), load(up + c, n), gate_cap, up_cap);
+            const Vec<T> scaled = load(d_y + c, n) * s.open;
+            store<T>(d_up + c, scaled * s.tanh_gate * T(gate_cap) * (1 - s.tanh_up * s.tanh_up), n);
+            const Vec<T> slope = 1 + s.tanh_gate * (T(gate_cap) * (1 - s.open) - s.tanh_gate);
+            store<T>(d_gate + c, scaled * s.tanh_up * T(up_cap) * slope, n);
         }
-    }
 }
 
 BOTH(situ_forward, (T* y, const T* gate, const T* up, i64 rows, i64 width, i64 stride, double gate_cap, double up_cap),
