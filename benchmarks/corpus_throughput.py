@@ -17,6 +17,8 @@ What is measured:
 - spans: `RepeatedSpans` from UTF-8 in memory to spans. Recall: bytes of the planted passages inside a reported span, by
   level and kind of edit. Precision: reported spans, drawn at random, whose words agree with the named place of the
   named source in at least .7 (longest common subsequence; beside it the blocks of difflib, which repetition misleads).
+- filters: `judge` from UTF-8 in memory to the first broken rule of each document: Gopher's two sets, C4, FineWeb and
+  NeMo on prose, The Stack's on code. All sets on every document beside it.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ from benchmarks import corpus_set
 from overland.corpus.compiled import Packed, library
 from overland.corpus.dedup_documents import NearDocuments
 from overland.corpus.dedup_spans import RepeatedSpans
+from overland.corpus.quality import judge
+from overland.corpus.quality_rules import published
 
 # Words by Python's own tables; in scripts that are written without spaces every character is one.
 WORD = re.compile(r"[぀-ヿ㐀-鿿豈-﫿]|[^\W぀-ヿ㐀-鿿豈-﫿]+")
@@ -173,6 +177,26 @@ def spans(data: Input, rng: random.Random) -> dict[str, Any]:
     }
 
 
+def filters(data: Input, rng: random.Random) -> dict[str, Any]:
+    profiles = {
+        "prose": published(("gopher_quality", "gopher_repetition", "c4", "fineweb", "nemo")),
+        "code": published(("stack",)),
+    }
+    broken, seconds = cpu(lambda: judge(data.texts, data.domains, profiles))
+    prose, prose_seconds = cpu(lambda: judge(data.texts, ["prose"] * len(data.ids), profiles))
+    return {
+        "MB per CPU-second": data.megabytes / seconds,
+        "all sets on every document, MB": data.megabytes / prose_seconds,
+        "kept by domain": {
+            name: sum(b is None for b, d in zip(broken, data.domains, strict=True) if d == name)
+            / data.domains.count(name)
+            for name in ("prose", "code")
+        },
+        "kept if all were prose": sum(b is None for b in prose) / len(prose),
+        "most frequent rules": Counter(b.rule for b in broken if b).most_common(6),
+    }
+
+
 def identity(data: Input, i: int, span: Any) -> tuple[float, float]:
     """Equal words in order of a span and its source, as a share of the longer: by LCS, and by difflib's blocks."""
     mine = WORD.findall(data.texts.raw(i)[span.start : span.end].decode().lower())
@@ -195,7 +219,11 @@ def common_words(a: list[str], b: list[str]) -> int:
     return len(a) - row.bit_count()
 
 
-STAGES: dict[str, Callable[[Input, random.Random], dict[str, Any]]] = {"documents": documents, "spans": spans}
+STAGES: dict[str, Callable[[Input, random.Random], dict[str, Any]]] = {
+    "documents": documents,
+    "spans": spans,
+    "filters": filters,
+}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Files to text: encodings, docstrings held against `inspect`, pages, and the quality rules by domain."""
+"""Files to text: encodings, docstrings held against `inspect`, pages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from overland.corpus.page import html_text, page_text
-from overland.corpus.quality import check, check_code, check_prose
 from overland.corpus.reading import decode, docstrings, language_of
-from overland.corpus.section import CodeRules, ProseRules
-
-from .conftest import prose
 
 
 @pytest.mark.parametrize(
@@ -82,44 +78,3 @@ def test_page_without_its_navigation_and_footer() -> None:
 def test_language_is_english_or_undetermined() -> None:
     assert language_of("It is the case that one of them is in a tree with a bird.") == "en"
     assert language_of("Die Katze sitzt auf dem Dach und schaut nach unten.") == "und"
-
-
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        ("min_words", "Too few words."),
-        ("max_words", prose(1, 60) * 2000),
-        ("min_mean_word", "a b of " * 40),
-        ("max_mean_word", "extraordinarily " * 60),
-        ("max_symbols_per_word", prose(1) + "# # # ... ... " * 20),
-        ("min_alpha_words", prose(1, 60) + "1234 5678 " * 60),
-        ("min_stop_words", " ".join(f"berta{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(80))),
-        ("max_bullet_lines", "".join(f"- {line}\n" for line in prose(1, 300).splitlines())),
-        ("max_ellipsis_lines", "".join(f"{line}..\n" for line in prose(1, 3000).splitlines())),
-        ("max_duplicate_lines", prose(1, 30) * 4),
-        ("max_top_2gram", " ".join(f"the berta{chr(97 + i % 26)}x of that" for i in range(8)) + " gulsk ferim" * 60),
-    ],
-)
-def test_prose_rule_names_itself(rule: str, text: str) -> None:
-    assert check_prose(text, ProseRules()) == rule
-
-
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        ("min_chars", "x = 1\n"),
-        ("max_line", "x = '" + "a" * 2000 + "'\n"),
-        ("max_mean_line", ("y" * 150 + "\n") * 10),
-        ("max_digits", "data = [\n" + "    12345, 67890, 12345,\n" * 50 + "]\n"),
-        ("min_alphanumeric", "(((((((((())))))))))\n" * 20),
-    ],
-)
-def test_code_rule_names_itself(rule: str, text: str) -> None:
-    assert check_code(text, CodeRules()) == rule
-
-
-def test_rules_belong_to_their_domain() -> None:
-    source = Path(inspect.getsourcefile(textwrap)).read_text()  # type: ignore[arg-type]
-    rules = ProseRules(), CodeRules()
-    assert check(source, "code", *rules) is None
-    assert check(prose(1), "prose", *rules) is None

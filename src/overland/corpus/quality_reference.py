@@ -46,7 +46,7 @@ def count(text: str, n_bytes: int, grams: bool) -> dict[str, int]:
     stops = Counter(word for word in lowered if word in STOP_WORDS)
     letters = len(_LETTER.findall(text))
     digits = sum(text.count(d) for d in "0123456789")
-    c4 = [line for line in lines if _c4_keeps(line)]
+    c4 = [line for line in lines if c4_keeps(line)]
     out = {
         "bytes": n_bytes,
         "chars": len(text),
@@ -152,7 +152,7 @@ def _is_upper(line: str) -> bool:
     return 2 * len(re.findall("[A-Z]", line)) > len(re.findall("[A-Za-z]", line))
 
 
-def _c4_keeps(line: str) -> bool:
+def c4_keeps(line: str) -> bool:
     """C4's rule for a line (Raffel et al. 2020): three words, an end mark, neither script notice nor policy."""
     return (
         len(_WORD.findall(line)) >= 3

@@ -91,7 +91,14 @@ class ScaleSection(Section):
     """Address of a running Ray cluster, for example auto or ray://head:10001; none starts one on this machine."""
 
 
-class ProseRules(Section):
+class _Rules(Section):
+    sets: tuple[str, ...] = ()
+    """Published rule sets to apply as well: gopher_quality, gopher_repetition, c4, fineweb, nemo, stack, math."""
+    limits: dict[str, float | None] = Field(default_factory=dict)
+    """Further rules by name ("max_urls_per_word" = 0.2), over the fields and the sets; "none" takes a rule out."""
+
+
+class ProseRules(_Rules):
     """Quality rules for prose (Gopher's, arXiv 2112.11446, widened for reference prose, which quotes code)."""
 
     min_words: int = 50
@@ -124,19 +131,34 @@ class ProseRules(Section):
     """Largest share of characters in the most frequent four words."""
 
 
-class CodeRules(Section):
+class CodeRules(_Rules):
     """Quality rules for source code (The Stack's filters). Line repetition and punctuation say nothing about code."""
 
     min_chars: int = 100
-    """Fewest characters of a file."""
-    max_mean_line: float = 100.0
-    """Longest mean line in characters."""
+    """Fewest characters of a file, white space left out."""
     max_line: int = 1000
     """Longest line in characters."""
+    max_mean_line: float = 100.0
+    """Longest mean line in characters."""
     min_alphanumeric: float = 0.25
     """Smallest share of letters and digits. Indentation counts as neither, and is left out of the total."""
     max_digits: float = 0.3
     """Largest share of digits among visible characters: tables of numbers are data, not code."""
+
+
+class MathRules(_Rules):
+    """Quality rules for mathematics: formulas are kept, so there is none on symbols, line ends or stop words."""
+
+    min_words: int = 30
+    """Fewest words of a document."""
+    max_words: int = 100_000
+    """Most words of a document."""
+    max_mean_word: float = 20.0
+    """Longest mean word length in characters; formulas without spaces are long words."""
+    max_duplicate_lines: float = 0.3
+    """Largest share of lines that repeat an earlier one."""
+    max_top_4gram: float = 0.16
+    """Largest share of characters in the most frequent four words."""
 
 
 class CorpusSection(Section):
@@ -176,6 +198,8 @@ class CorpusSection(Section):
     """Quality rules for prose."""
     code: CodeRules = CodeRules()
     """Quality rules for source code."""
+    math: MathRules = MathRules()
+    """Quality rules for mathematics."""
     near_duplicate: float = Field(default=0.75, ge=0.5, le=1.0)
     """Word 5-gram Jaccard similarity from which a document counts as a copy of an earlier one."""
     paragraph_words: int = Field(default=20, ge=5)
