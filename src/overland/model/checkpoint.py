@@ -21,12 +21,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from overland import kernels
 from overland.errors import BrokenFileError, UsageError
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Decoder
 from overland.model.families import FAMILIES, Piece, pieces, read_config, write_config
 from overland.model.families.tensors import PADDED, WIDE
+from overland.model.packed import Halves, Keep, check_pairs, finite, matrix_of
 from overland.model.presets import PRESETS, preset
 from overland.runs import atomic_write
 
@@ -34,7 +34,6 @@ INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000
 PREFIX = "language_model."  # the released text + vision checkpoint puts this before every text tensor
 FLOATS = ("F64", "F32", "BF16", "F16")
-PACKED, SCALE = "_packed", "_scale"  # an MXFP4 matrix is a pair of tensors
 
 
 def released_tensors(config: DecoderConfig, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -73,15 +72,16 @@ def load_model(
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
     seed: int = 0,
+    keep: Keep | None = None,
 ) -> Decoder:
     """A model from a folder, or a freshly initialised preset, in `dtype` but for what is fp32 in released files.
 
-    Without `dtype` everything is fp32. Raises UsageError where neither exists and BrokenFileError naming the tensor or
-    file that is wrong.
+    Without `dtype` everything is fp32. MXFP4 matrices are decoded, unless `keep` takes them in packed. Raises UsageError
+    where neither exists and BrokenFileError naming the tensor or file that is wrong.
     """
     directory = Path(dir_or_preset)
     if directory.exists() or str(dir_or_preset) not in PRESETS:
-        return _read_folder(directory, dtype or torch.float32, torch.device(device))
+        return _read_folder(directory, dtype or torch.float32, torch.device(device), keep)
     from overland.model.init import initialise
 
     model = initialise(Decoder(preset(str(dir_or_preset))), "induction", seed)
@@ -104,17 +104,22 @@ def load_config(directory: str | os.PathLike[str]) -> DecoderConfig:
     return read_config(fields, str(file))
 
 
-def _read_folder(directory: Path, dtype: torch.dtype, device: torch.device) -> Decoder:
-    config = load_config(directory)
-    with torch.device("meta"):
-        model = Decoder(config)
-    wanted = {piece.name: piece for piece in pieces(FAMILIES[config.family], config, model.state_dict())}
-    files = _shards(directory)
-    found = {name: entry for file in files for name, entry in _headers(file, config).items()}
-    _check(wanted, found, directory if len(files) > 1 else files[0])
+def check_folder(directory: str | os.PathLike[str]) -> tuple[DecoderConfig, dict[str, Piece], list[Path]]:
+    """A model folder's config, the pieces it must hold by released name, and its weight files.
+
+    Reads headers only. Raises UsageError or BrokenFileError naming the field or tensor that is wrong.
+    """
+    config, _, wanted, files, _ = _survey(Path(directory))
+    return config, wanted, files
+
+
+def _read_folder(directory: Path, dtype: torch.dtype, device: torch.device, keep: Keep | None) -> Decoder:
+    _, model, wanted, files, found = _survey(directory)
+    pairs = {name: wanted[name] for name in filter(None, map(matrix_of, found))}
+    take_in = keep(model, pairs) if keep is not None and pairs else None
     _allocate(model, dtype, device)
     state = model.state_dict()
-    halves: dict[str, Tensor] = {}  # of MXFP4 pairs whose other half is still to come
+    halves = Halves()
     for file in files:
         with _opened(file) as tensors:
             for name in tensors.keys():  # noqa: SIM118 (not a dict)
@@ -122,13 +127,17 @@ def _read_folder(directory: Path, dtype: torch.dtype, device: torch.device) -> D
                 if ours not in found:
                     continue
                 value = tensors.get_tensor(name)
-                base = _base(ours)
-                if base is not None:
-                    halves[ours] = value
-                    if base + PACKED not in halves or base + SCALE not in halves:
+                matrix = matrix_of(ours)
+                if matrix is not None:
+                    pair = halves.add(ours, value)
+                    if pair is None:
                         continue
-                    packed, scales = halves.pop(base + PACKED), halves.pop(base + SCALE)
-                    value, ours = kernels.mxfp4_dequantize(kernels.mxfp4_unpack(packed), scales), base
+                    if take_in is not None:
+                        if not finite(pair):
+                            raise BrokenFileError(f"{file}: '{matrix}' holds values that are not finite")
+                        take_in(wanted[matrix], pair)
+                        continue
+                    value, ours = pair.decoded(), matrix
                 if not torch.isfinite(value).all():
                     raise BrokenFileError(f"{file}: '{ours}' holds values that are not finite")
                 piece = wanted[ours]
@@ -137,6 +146,18 @@ def _read_folder(directory: Path, dtype: torch.dtype, device: torch.device) -> D
                 with torch.no_grad():
                     piece.write_into(state[piece.ours], value)
     return model
+
+
+def _survey(directory: Path) -> tuple[DecoderConfig, Decoder, dict[str, Piece], list[Path], dict[str, Header]]:
+    """Config, a model without memory, the pieces wanted, the files, and what their headers say, checked."""
+    config = load_config(directory)
+    with torch.device("meta"):
+        model = Decoder(config)
+    wanted = {piece.name: piece for piece in pieces(FAMILIES[config.family], config, model.state_dict())}
+    files = _shards(directory)
+    found = {name: entry for file in files for name, entry in _headers(file, config).items()}
+    _check(wanted, found, directory if len(files) > 1 else files[0])
+    return config, model, wanted, files, found
 
 
 @dataclass(frozen=True)
@@ -173,42 +194,27 @@ def _headers(file: Path, config: DecoderConfig) -> dict[str, Header]:
             entry = tensors.get_slice(name)
             ours = name.removeprefix(PREFIX)
             out[ours] = Header(file, tuple(entry.get_shape()), entry.get_dtype())
-            if _base(ours) is None and out[ours].dtype not in FLOATS:
+            if matrix_of(ours) is None and out[ours].dtype not in FLOATS:
                 raise BrokenFileError(f"{file}: '{ours}' has type {out[ours].dtype}; valid: {', '.join(FLOATS)}")
     return out
 
 
 def _check(wanted: dict[str, Piece], found: dict[str, Header], source: Path) -> None:
     """Raises BrokenFileError naming the first missing, misshapen or extra tensor, or a broken MXFP4 pair."""
-    present = set()
-    for name, header in found.items():
-        base = _base(name)
-        present.add(base or name)
-        if base is None:
-            continue
-        packed, scales = found.get(base + PACKED), found.get(base + SCALE)
-        if packed is None or scales is None:
-            both = f"'{base}{PACKED}' and '{base}{SCALE}'"
-            raise BrokenFileError(f"{header.file}: '{name}' has no partner; {both} go together")
-        rows, half = packed.shape if len(packed.shape) == 2 else (0, 0)
-        if half % 16 or scales.shape != (rows, half // 16) or {packed.dtype, scales.dtype} != {"U8"}:
-            raise BrokenFileError(
-                f"{packed.file}: '{base}{PACKED}' {packed.dtype} {list(packed.shape)} and '{SCALE}' {scales.dtype} "
-                f"{list(scales.shape)} are not MXFP4; a row of K weights is K/2 bytes and K/32 scale bytes"
-            )
+    shapes = check_pairs(found) | {name: h.shape for name, h in found.items() if matrix_of(name) is None}
+    files = {matrix_of(name) or name: header.file for name, header in found.items()}
     for name, piece in wanted.items():
-        if name not in present:
+        if name not in shapes:
             raise BrokenFileError(
                 f"{source}: '{name}' is missing; the config asks for it with shape {list(piece.shape)}"
             )
-        header = found.get(name) or found[name + PACKED]
-        shape = header.shape if name in found else (header.shape[0], 2 * header.shape[1])
+        shape = shapes[name]
         padded = name.endswith(PADDED) and len(shape) == len(piece.shape) == 1 and shape[0] >= piece.shape[0]
         if shape != piece.shape and not padded:
             raise BrokenFileError(
-                f"{header.file}: '{name}' has shape {list(shape)}, the config asks for {list(piece.shape)}"
+                f"{files[name]}: '{name}' has shape {list(shape)}, the config asks for {list(piece.shape)}"
             )
-    extra = sorted(present - wanted.keys())
+    extra = sorted(shapes.keys() - wanted.keys())
     if extra:
         raise BrokenFileError(f"{source}: '{extra[0]}' is not a tensor of this model ({len(extra)} extra in all)")
 
@@ -217,10 +223,14 @@ def _allocate(model: Decoder, dtype: torch.dtype, device: torch.device) -> None:
     """Give a meta model its memory. What a file does not hold (a selection bias that is not saved) starts at zero."""
     for name, value in list(model.named_parameters()):
         parent, _, leaf = name.rpartition(".")
+        if not value.is_meta:
+            continue  # what is kept packed has its memory already
         made = torch.empty(value.shape, dtype=_dtype_of(name, dtype), device=device)
         setattr(model.get_submodule(parent), leaf, torch.nn.Parameter(made))
     for name, buffer in list(model.named_buffers()):
         parent, _, leaf = name.rpartition(".")
+        if not buffer.is_meta:
+            continue
         zeros = torch.zeros(buffer.shape, dtype=_dtype_of(name, dtype), device=device)
         setattr(model.get_submodule(parent), leaf, zeros)
     if model.config.tie_word_embeddings:
@@ -256,14 +266,6 @@ def _check_savable(model: Decoder) -> None:
             raise UsageError(
                 f"'{name}' is not zero, and the files of family {model.config.family} have no place for it"
             )
-
-
-def _base(name: str) -> str | None:
-    """The matrix that half an MXFP4 pair belongs to, or None for a plain tensor."""
-    for end in (PACKED, SCALE):
-        if name.endswith(f".weight{end}"):
-            return name.removesuffix(end)
-    return None
 
 
 def _read_json(file: Path) -> dict[str, Any]:
