@@ -25,7 +25,7 @@ from overland.corpus.parts import read_part, write_part
 from overland.corpus.pieces import (
     FinishPiece,
     ReadPiece,
-    finish_document,
+    deidentify,
     finish_piece,
     piece_bytes,
     read_piece,
@@ -142,8 +142,8 @@ def _sample(section: CorpusSection, decided: Decided) -> list[str]:
     texts: dict[tuple[int, int], str] = {}
     for part, rows in sorted(chosen.items()):
         documents, _ = read_part(decided.paths[part])
+        deidentify(section, [documents[row] for row in rows])
         for row in rows:
-            finish_document(section, documents[row])
             texts[part, row] = documents[row].text
     sample: list[str] = []
     for key in order:

@@ -62,6 +62,8 @@ class Document:
     tokens: int = 0
     n_bytes: int = 0
     sha256_out: str = ""
+    sealed: bytes = b""
+    """What its placeholders stand for, under a key that is nowhere kept; empty without one."""
     _id: str = ""
 
     @property

@@ -58,6 +58,7 @@ def _part_schema() -> Any:
             ("raw_path", pa.binary()),
             ("events", pa.list_(event)),
             ("entry", pa.int32()),
+            ("sealed", pa.binary()),
             ("text", pa.large_string()),
         ]
     )
@@ -93,6 +94,7 @@ def write_part(path: Path, documents: list[Document], entries: list[int] | None 
         pa.array([d.path.encode("utf-8", "surrogateescape") for d in documents], pa.binary()),
         pa.array([[vars(event) for event in d.events] for d in documents], schema.field("events").type),
         pa.array(entries if entries is not None else [0] * len(documents), pa.int32()),
+        pa.array([d.sealed for d in documents], pa.binary()),
         pa.array([d.text for d in documents], pa.large_string()),
     ]
     table = pa.table([*table.columns, *more], schema=schema)
@@ -143,5 +145,6 @@ def _document(row: dict[str, Any]) -> Document:
         row["tokens"],
         row["bytes"],
         row["sha256_out"],
+        row["sealed"],
         row["id"],
     )

@@ -22,6 +22,8 @@ from overland.corpus.clean import Heldout
 from overland.corpus.document import REPLACE, Document, text_hash
 from overland.corpus.gather import authorisations_of, drawn_order, read_entry
 from overland.corpus.parts import read_part, write_part
+from overland.corpus.personal_names import names_in
+from overland.corpus.personal_vault import open_vault
 from overland.corpus.section import CorpusSection
 from overland.corpus.shards import DTYPE
 from overland.corpus.sources import FileEntry, Source
@@ -100,8 +102,8 @@ def finish_piece(piece: FinishPiece) -> None:
         return
     documents, _ = read_part(piece.decided)
     kept = [document for document in documents if document.kept]
+    deidentify(piece.section, kept)
     for document in kept:
-        finish_document(piece.section, document)
         document.split = piece.heldout.split(document)
     ids: list[NDArray[np.uint16]] = []
     for document, encoded in zip(kept, encode(piece.tokenizer, [document.text for document in kept]), strict=True):
@@ -115,15 +117,25 @@ def finish_piece(piece: FinishPiece) -> None:
     write_part(piece.rows, documents)
 
 
-def finish_document(section: CorpusSection, document: Document) -> None:
-    """Take personal data out of one kept document."""
+def deidentify(section: CorpusSection, documents: list[Document]) -> None:
+    """Take personal data out of kept documents, and seal it where the recipe names a key."""
     if not section.deidentify:
         return
-    text, found = pii.replace(document.text, document.domain, document.language)
-    if found:
-        said = ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
-        document.change("personal data", REPLACE, text, "deidentify", said)
-    document.pii_replaced = found
+    more = names_in(section.pii_model, documents) if section.pii_model else None
+    vault = open_vault(section.pii_key_env) if section.pii_key_env else None
+    replaced = pii.replace_all(
+        [document.text for document in documents],
+        [document.domain for document in documents],
+        [document.language for document in documents],
+        more,
+    )
+    for document, done in zip(documents, replaced, strict=True):
+        document.pii_replaced = done.counts
+        if done.counts:
+            said = ", ".join(f"{count} {kind}" for kind, count in sorted(done.counts.items()))
+            document.change("personal data", REPLACE, done.text, "deidentify", said)
+            if vault:
+                document.sealed = vault.seal(document.id, done.values)
 
 
 @lru_cache(maxsize=2)

@@ -1,147 +1,206 @@
-"""Personal data and secrets: found by patterns and replaced by typed placeholders, the same one a document for the same
-value (`<EMAIL_1>`, `<PHONE_1>`, `<IP_1>`, `<KEY_1>`).
+"""Personal data and secrets: found in one compiled pass, decided place by place, and replaced by typed placeholders.
 
-Every pattern is anchored and bounded, so that time is linear in the text. Phones are looked for in prose only, and only
-beside a word that says so or in a shape that says so: bare digit groups in code and tables are almost never phones.
-Code that parsed before must parse afterwards; where a replacement would break it (`a@b.io` is a matrix product), only
-strings and comments are searched.
+The same value has the same placeholder all over a document: `<EMAIL_1>`, `<PHONE_1>`, `<IP_1>`, `<CARD_1>`, `<IBAN_1>`,
+`<ID_1>`, `<KEY_1>`.
+
+In source code phones and most numbers are left alone: digit groups there are almost never somebody's. Python that
+parsed before must parse afterwards; where a replacement would break it (`a@b.io` is a matrix product), only strings and
+comments are changed.
 """
 
 from __future__ import annotations
 
 import ast
 import io
-import ipaddress
-import math
-import re
 import tokenize
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_EMAIL = re.compile(
-    r"(?<![A-Za-z0-9._%+\-/])[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@"
-    r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,6}[A-Za-z]{2,24}(?![A-Za-z0-9-]|\.[A-Za-z0-9]|\()"
-)
-_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
-_VERSION_BEFORE = re.compile(r"(?:version|release|\bv|\bver\.?|section|§|rfc\s?\d*)\W{0,3}$", re.IGNORECASE)
-_PHONE_WORD = re.compile(
-    r"\b(?:phone|telephone|tel|mobile|cell|fax|desk|office|dial|direct line|reach (?:me|us)|whatsapp|sms"
-    r"|call(?:\s+(?:me|us))?(?:\s+(?:at|on))?)\b[\w\s.:#()=\"'-]{0,24}?"
-    r"(?P<number>\+?\(?\d[\d ().\-/]{5,20}\d(?:\s?(?:x|ext\.?)\s?\d{1,6})?)(?!\d)",
-    re.IGNORECASE,
-)
-# +49 30 1234567 and the North American 3-3-4 groups stand for themselves.
-_PHONE_SHAPE = re.compile(
-    r"(?<![\w+.\-/(])(?P<number>(?:(?:\+|00)[1-9]\d{0,2}[ ().\-]{1,2}|\+[1-9])\d[\d ().\-]{5,17}\d(?:x\d{1,6})?"
-    r"|(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-.]\d{4}(?:x\d{1,6})?)(?![\w-])"
-)
-_KEYS = re.compile(
-    r"-----BEGIN (?P<kind>[A-Z ]{0,32}PRIVATE KEY)-----\s{0,4}(?:[A-Za-z]+-[A-Za-z]+:[^\n]{1,100}\s{1,4}){0,4}"
-    r"[A-Za-z0-9+/=\s\\]{32,16384}-----END (?P=kind)-----"
-    r"|(?<![A-Za-z0-9_])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
-    r"|(?<![A-Za-z0-9_])gh[pousr]_[A-Za-z0-9]{36,255}"
-    r"|(?<![A-Za-z0-9_])github_pat_[A-Za-z0-9_]{50,255}"
-    r"|(?<![A-Za-z0-9_])glpat-[A-Za-z0-9_\-]{20,64}"
-    r"|(?<![A-Za-z0-9_])xox[abprs]-[A-Za-z0-9-]{10,255}"
-    r"|(?<![A-Za-z0-9_])sk-(?:[a-z]{2,10}-)?[A-Za-z0-9_\-]{32,255}"
-    r"|(?<![A-Za-z0-9_])[sr]k_live_[A-Za-z0-9]{20,255}"
-    r"|(?<![A-Za-z0-9_])AIza[A-Za-z0-9_\-]{35}(?![A-Za-z0-9_\-])"
-    r"|(?<![A-Za-z0-9_])hf_[A-Za-z0-9]{30,64}(?![A-Za-z0-9])"
-    r"|(?<![A-Za-z0-9_])eyJ[A-Za-z0-9_\-]{10,2048}\.eyJ[A-Za-z0-9_\-]{10,4096}\.[A-Za-z0-9_\-]{10,2048}"
-)
-_ASSIGNED = re.compile(
-    r"(?:api[_-]?key|secret(?:[_-]?key)?|access[_-]?token|auth[_-]?token|token|passw(?:or)?d)[\"']?\s{0,3}[:=]\s{0,3}"
-    r"[\"'](?P<value>[A-Za-z0-9+/=_\-]{16,256})[\"']",
-    re.IGNORECASE,
-)
+from overland.corpus import personal_kinds as kinds
+from overland.corpus.compiled import Packed
+from overland.corpus.personal_scan import (
+    EMAIL,
+    IBAN,
+    IPV4,
+    IPV6,
+    LITERAL,
+    MIXED,
+    NUMBER,
+    PEM,
+    SECRET,
+    TOKEN,
+    Place,
+    literals,
+    scan,
+)  # fmt: skip
+
+KINDS = ("EMAIL", "PHONE", "IP", "CARD", "IBAN", "ID", "KEY")
 
 
 @dataclass(frozen=True)
 class Hit:
-    """Characters [start, end) hold one personal datum of a kind: EMAIL, PHONE, IP or KEY."""
+    """Characters [start, end) hold one personal datum of one of KINDS (or of a model's: NAME, ADDRESS)."""
 
     start: int
     end: int
     kind: str
 
 
+@dataclass(frozen=True)
+class Replaced:
+    """A text with placeholders, how many of each kind were put in, and what each placeholder stands for."""
+
+    text: str
+    counts: Counter[str]
+    values: dict[str, str]
+
+
 def find(text: str, domain: str) -> list[Hit]:
     """All hits in order, without overlaps; a key wins over what is found inside it."""
-    hits = [Hit(*match.span(), "KEY") for match in _KEYS.finditer(text)] if _may_hold_keys(text) else []
-    hits += [Hit(*m.span("value"), "KEY") for m in _ASSIGNED.finditer(text) if _looks_random(m["value"])]
-    if "@" in text:
-        hits += [Hit(*match.span(), "EMAIL") for match in _EMAIL.finditer(text)]
-    hits += [Hit(*match.span(), "IP") for match in _IPV4.finditer(text) if _is_public(text, match)]
-    if domain != "code":
-        for pattern in (_PHONE_WORD, _PHONE_SHAPE):
-            hits += [Hit(*m.span("number"), "PHONE") for m in pattern.finditer(text) if _is_phone(m["number"])]
-    hits.sort(key=lambda hit: (hit.start, -hit.end))
-    chosen: list[Hit] = []
+    return find_all([text], [domain])[0]
+
+
+def find_all(texts: Sequence[str], domains: Sequence[str]) -> list[list[Hit]]:
+    """The hits of each text."""
+    packed = Packed.of(texts)
+    code = [domain == "code" for domain in domains]
+    hits: list[list[Hit]] = [[] for _ in texts]
+    raws: dict[int, bytes] = {}
+    for place in scan(packed, code):
+        raw = raws.get(place.text)
+        if raw is None:
+            raws.clear()  # places come text by text
+            raw = raws[place.text] = packed.raw(place.text)
+        mine = hits[place.text]
+        if mine and place.start < mine[-1].end:
+            continue
+        if found := _decide(raw, place, code[place.text]):
+            kind, start, end = found
+            if not mine or start >= mine[-1].end:
+                mine.append(Hit(start, end, kind))
+    return [_in_characters(text, found) for text, found in zip(texts, hits, strict=True)]
+
+
+def _decide(raw: bytes, place: Place, code: bool) -> tuple[str, int, int] | None:
+    """(kind, start, end) in bytes, or None where the place holds nobody's data."""
+    start, end, kind = place.start, place.end, place.kind
+    if kind == EMAIL:
+        return ("EMAIL", start, end) if kinds.email(raw, start, end) else None
+    if kind == NUMBER:
+        return kinds.number(raw, start, end, code)
+    if kind == IPV4:
+        return ("IP", start, end) if kinds.ipv4(raw, start, end) else None
+    if kind == SECRET and kinds.secret(raw, start, end):
+        return "KEY", start, end
+    if kind == MIXED:
+        return ("ID", start, end) if kinds.mixed(raw, start, end) else None
+    if kind == IBAN and (stop := kinds.iban(raw, start)):
+        return "IBAN", start, stop
+    if kind == IPV6 and (stop := kinds.ipv6(raw, start, end)):
+        return "IP", start, stop
+    if kind == PEM and (stop := kinds.private_key(raw, start)):
+        return "KEY", start, stop
+    if kind in (TOKEN, SECRET) and (stop := kinds.token(raw, start)):
+        return "KEY", start, stop
+    return None
+
+
+def _in_characters(text: str, hits: list[Hit]) -> list[Hit]:
+    if not hits or text.isascii():
+        return hits
+    raw = text.encode("utf-8", "surrogatepass")
+    out, at, chars = [], 0, 0
     for hit in hits:
-        if not chosen or hit.start >= chosen[-1].end:
-            chosen.append(hit)
-    return chosen
+        chars += len(raw[at : hit.start].decode("utf-8", "surrogatepass"))
+        length = len(raw[hit.start : hit.end].decode("utf-8", "surrogatepass"))
+        out.append(Hit(chars, chars + length, hit.kind))
+        at, chars = hit.end, chars + length
+    return out
 
 
 def replace(text: str, domain: str, language: str = "") -> tuple[str, Counter[str]]:
     """The text with placeholders, and how many occurrences of each kind were replaced."""
-    hits = find(text, domain)
+    done = replace_all([text], [domain], [language])[0]
+    return done.text, done.counts
+
+
+def replace_all(
+    texts: Sequence[str],
+    domains: Sequence[str],
+    languages: Sequence[str],
+    more: Sequence[Sequence[Hit]] | None = None,
+) -> list[Replaced]:
+    """Each text with placeholders. `more`: hits that a model found; a structured hit goes before them."""
+    found = find_all(texts, domains)
+    if more is not None:
+        found = [_merged(first, second) for first, second in zip(found, more, strict=True)]
+    return [
+        _replace(text, hits, domain, language)
+        for text, hits, domain, language in zip(texts, found, domains, languages, strict=True)
+    ]
+
+
+def _merged(first: list[Hit], second: Sequence[Hit]) -> list[Hit]:
+    free = [hit for hit in second if not any(hit.start < other.end and other.start < hit.end for other in first)]
+    out: list[Hit] = []
+    for hit in sorted([*first, *free], key=lambda hit: (hit.start, -hit.end)):
+        if not out or hit.start >= out[-1].end:
+            out.append(hit)
+    return out
+
+
+def _replace(text: str, hits: list[Hit], domain: str, language: str) -> Replaced:
     if not hits:
-        return text, Counter()
-    replaced = _write(text, hits)
-    if domain == "code" and language == "python" and parses(text) and not parses(replaced):
-        inside = list(_literal_spans(text))
-        hits = [hit for hit in hits if any(start <= hit.start and hit.end <= end for start, end in inside)]
-        replaced = _write(text, hits)
-        if not parses(replaced):
-            hits, replaced = [], text
-    return replaced, Counter(hit.kind.lower() for hit in hits)
+        return Replaced(text, Counter(), {})
+    replaced, values = _write(text, hits)
+    if domain == "code" and language == "python":
+        plain = _in_literals(text, hits)
+        if not all(plain) and parses(text) and not parses(replaced):
+            hits = [hit for hit, inside in zip(hits, plain, strict=True) if inside]
+            replaced, values = _write(text, hits)
+            if not parses(replaced):
+                hits, replaced, values = [], text, {}
+    return Replaced(replaced, Counter(hit.kind.lower() for hit in hits), values)
 
 
-def _write(text: str, hits: list[Hit]) -> str:
+def _in_literals(text: str, hits: list[Hit]) -> list[bool]:
+    """Which hits of Python source lie within comments and plain strings, where a placeholder breaks nothing."""
+    raw = text.encode("utf-8", "surrogatepass")
+    places: list[int] = []
+    at = chars = 0
+    for hit in hits:
+        for place in (hit.start, hit.end - 1):
+            at += len(text[chars:place].encode("utf-8", "surrogatepass"))
+            chars = place
+            places.append(at)
+    found = literals(raw, places, "python")
+    if found is None:
+        spans = list(_literal_spans(text))
+        return [any(start <= hit.start and hit.end <= end for start, end in spans) for hit in hits]
+    return [first == last == LITERAL for first, last in zip(found[::2], found[1::2], strict=True)]
+
+
+def _write(text: str, hits: list[Hit]) -> tuple[str, dict[str, str]]:
     names: dict[tuple[str, str], str] = {}
+    taken = {kind for kind in {hit.kind for hit in hits} if f"<{kind}_" in text}
+    values: dict[str, str] = {}
     numbers: Counter[str] = Counter()
     pieces, at = [], 0
     for hit in hits:
         value = text[hit.start : hit.end]
         key = (hit.kind, value.lower() if hit.kind == "EMAIL" else value)
         if key not in names:
+            # A placeholder that the text already holds is somebody else's.
             numbers[hit.kind] += 1
-            names[key] = f"<{hit.kind}_{numbers[hit.kind]}>"
+            while hit.kind in taken and f"<{hit.kind}_{numbers[hit.kind]}>" in text:
+                numbers[hit.kind] += 1
+            name = f"<{hit.kind}_{numbers[hit.kind]}>"
+            names[key], values[name] = name, value
         pieces += [text[at : hit.start], names[key]]
         at = hit.end
-    return "".join(pieces) + text[at:]
-
-
-def _may_hold_keys(text: str) -> bool:
-    marks = ("PRIVATE KEY", "AKIA", "ASIA", "gh", "glpat-", "xox", "sk-", "k_live_", "AIza", "hf_", "eyJ")
-    return any(mark in text for mark in marks)
-
-
-def _looks_random(value: str) -> bool:
-    """Letters and digits mixed with over 3 bits a character: a secret, not a name or a placeholder."""
-    if not (any(c.isdigit() for c in value) and any(c.isalpha() for c in value)):
-        return False
-    counts = Counter(value)
-    return -sum(n / len(value) * math.log2(n / len(value)) for n in counts.values()) > 3.0
-
-
-def _is_public(text: str, match: re.Match[str]) -> bool:
-    """A routable host: not private, loopback, reserved or documentation space, and not a version number."""
-    try:
-        address = ipaddress.IPv4Address(match.group())
-    except ValueError:
-        return False
-    if not address.is_global or address.is_multicast:
-        return False
-    return _VERSION_BEFORE.search(text, max(0, match.start() - 16), match.start()) is None
-
-
-def _is_phone(number: str) -> bool:
-    digits = sum(c.isdigit() for c in re.split(r"x|ext", number)[0])
-    return 7 <= digits <= 15
+    return "".join(pieces) + text[at:], values
 
 
 def parses(text: str) -> bool:

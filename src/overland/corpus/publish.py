@@ -18,6 +18,7 @@ from overland.corpus.clean import Heldout, group_draw
 from overland.corpus.document import DROPPED, KEPT, TRIMMED, Document
 from overland.corpus.gather import authorisations_of, draw
 from overland.corpus.parts import decisions_schema, decisions_table, documents_schema, documents_table, read_part
+from overland.corpus.personal_vault import VAULT, vault_schema
 from overland.corpus.pieces import FinishPiece
 from overland.corpus.report import CorpusReport
 from overland.corpus.section import CorpusSection
@@ -191,13 +192,22 @@ def _documents(pieces: list[FinishPiece]) -> Iterator[tuple[int, list[Document]]
 
 def _write_tables(folder: Path, parts: Iterator[list[Document]]) -> None:
     """documents.parquet and decisions.parquet, a row group at a time."""
+    import pyarrow as pa
+
+    vault: TableWriter | None = None
     documents = TableWriter(folder / "documents.parquet", documents_schema())
     decisions = TableWriter(folder / "decisions.parquet", decisions_schema())
     for part in parts:
         documents.add(documents_table(part))
         decisions.add(decisions_table(part))
+        sealed = [(document.id, document.sealed) for document in part if document.sealed]
+        if sealed:
+            vault = vault or TableWriter(folder / VAULT, vault_schema())
+            vault.add(pa.table([pa.array(column) for column in zip(*sealed, strict=True)], schema=vault_schema()))
     documents.close()
     decisions.close()
+    if vault:
+        vault.close()
 
 
 class TableWriter:
@@ -320,5 +330,5 @@ def _lineage(
 
 def file_hashes(folder: Path) -> dict[str, str]:
     """SHA-256 of every file that lineage.json vouches for; index.json vouches for the shards."""
-    names = ("index.json", "documents.parquet", "decisions.parquet", "tokenizer.json", "ATTRIBUTION.md")
-    return {name: runs.sha256_file(folder / name) for name in names}
+    names = ("index.json", "documents.parquet", "decisions.parquet", "tokenizer.json", "ATTRIBUTION.md", VAULT)
+    return {name: runs.sha256_file(folder / name) for name in names if (folder / name).exists()}

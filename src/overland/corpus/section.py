@@ -205,7 +205,11 @@ class CorpusSection(Section):
     paragraph_words: int = Field(default=20, ge=5)
     """A paragraph of at least so many words that was seen before is cut (in code: comment blocks only)."""
     deidentify: bool = True
-    """Replace e-mail addresses, phone numbers, public IPv4 addresses and keys by placeholders such as <EMAIL_1>."""
+    """Replace e-mail addresses, phones, IP addresses, cards, IBANs, national ids, keys by placeholders (<EMAIL_1>)."""
+    pii_model: str | None = None
+    """An installed spaCy pipeline (for example en_core_web_sm) that finds names and addresses in prose."""
+    pii_key_env: str | None = None
+    """Environment variable with a passphrase under which vault.parquet keeps what placeholders stand for."""
     heldout: float = Field(default=0.05, ge=0, lt=0.5)
     """Share of source files held out, drawn by hash."""
     vocab_size: int = Field(default=640, ge=300, le=65_536)
