@@ -5,6 +5,8 @@ from overland.model.capacity import Capacity, limit_experts
 from overland.model.checkpoint import load_config, load_model, save_model
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Aux, Decoder, Output, Replay
+from overland.model.dsa import Indexing
+from overland.model.indexer import indexer_parameters
 from overland.model.init import INITIALISERS, initialise
 from overland.model.moe import Routing
 from overland.model.packing import Packing
@@ -20,6 +22,7 @@ __all__ = [
     "Decoder",
     "DecoderConfig",
     "GQACache",
+    "Indexing",
     "KDACache",
     "LayerCache",
     "MLACache",
@@ -27,6 +30,7 @@ __all__ = [
     "Packing",
     "Replay",
     "Routing",
+    "indexer_parameters",
     "initialise",
     "limit_experts",
     "load_config",

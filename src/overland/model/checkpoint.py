@@ -39,7 +39,8 @@ FLOATS = ("F64", "F32", "BF16", "F16")
 def released_tensors(config: DecoderConfig, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """(released name, tensor) of everything in `state`: a state dict, or gradients under the same names."""
     for piece in pieces(FAMILIES[config.family], config, state):
-        yield piece.name, piece.read_from(state[piece.ours])
+        if not piece.copy:
+            yield piece.name, piece.read_from(state[piece.ours])
 
 
 def save_model(model: Decoder, directory: str | os.PathLike[str], shard_bytes: int = SHARD_BYTES) -> None:
@@ -57,7 +58,10 @@ def save_model(model: Decoder, directory: str | os.PathLike[str], shard_bytes: i
     names: dict[str, str] = {}
     for number, shard in enumerate(plan, start=1):
         file = "model.safetensors" if len(plan) == 1 else f"model-{number:05}-of-{len(plan):05}.safetensors"
-        tensors = {piece.name: piece.read_from(state[piece.ours].detach().cpu()) for piece in shard}
+        tensors = {}
+        for piece in shard:
+            value = piece.read_from(state[piece.ours].detach().cpu())
+            tensors[piece.name] = value.clone() if piece.copy else value
         atomic_write(directory / file, save(tensors, metadata={"format": "pt"}))
         names.update(dict.fromkeys(tensors, file))
     if len(plan) > 1:
@@ -153,9 +157,12 @@ def _survey(directory: Path) -> tuple[DecoderConfig, Decoder, dict[str, Piece], 
     config = load_config(directory)
     with torch.device("meta"):
         model = Decoder(config)
-    wanted = {piece.name: piece for piece in pieces(FAMILIES[config.family], config, model.state_dict())}
+    everything = list(pieces(FAMILIES[config.family], config, model.state_dict()))
+    wanted = {piece.name: piece for piece in everything if not piece.copy}
+    copies = {piece.name for piece in everything if piece.copy}
+    copies |= {"lm_head.weight"} if config.tie_word_embeddings else set()
     files = _shards(directory)
-    found = {name: entry for file in files for name, entry in _headers(file, config).items()}
+    found = {name: header for file in files for name, header in _headers(file).items() if name not in copies}
     _check(wanted, found, directory if len(files) > 1 else files[0])
     return config, model, wanted, files, found
 
@@ -186,7 +193,7 @@ def _shards(directory: Path) -> list[Path]:
     return files
 
 
-def _headers(file: Path, config: DecoderConfig) -> dict[str, Header]:
+def _headers(file: Path) -> dict[str, Header]:
     """Name, shape and type of every text tensor of a file, checked for a type that weights can have."""
     out = {}
     with _opened(file) as tensors:

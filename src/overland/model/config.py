@@ -153,7 +153,8 @@ class DecoderConfig(Section):
     """The whole text decoder. `family` names the mapping that reads and writes it in a released layout.
 
     `attn_res_block` is the number of layers in a block of attention residuals; None is the standard residual.
-    `mtp_layers` counts multi-token-prediction blocks behind the last layer. `extra` keeps the released file's other
+    `mtp_layers` counts multi-token-prediction blocks behind the last layer; they read the stream after the final norm,
+    or before it. `extra` keeps the released file's other
     fields, so that they are written back.
     """
 
@@ -173,6 +174,7 @@ class DecoderConfig(Section):
     moe: MoEConfig | None = None
     mlp_bias: bool = False
     mtp_layers: NonNegativeInt = 0
+    mtp_before_norm: bool = False
     max_position_embeddings: PositiveInt = 4096
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False

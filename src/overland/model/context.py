@@ -5,7 +5,7 @@ Shapes: B batch, T new tokens, S tokens seen (cached and new).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -23,7 +23,7 @@ class Context:
     """`lengths_B` [B] counts the tokens that each row's cache holds already; None without a cache.
 
     `rotary` holds the angles of the new tokens; `valid_BT` marks real tokens (None: all). `indexer_stage` asks the
-    sparse mixers for their training loss.
+    sparse mixers for their training loss, `keep_selection` for the keys that they kept.
     """
 
     packing: Packing | None = None
@@ -31,6 +31,7 @@ class Context:
     rotary: Rotary | None = None
     valid_BT: Tensor | None = None
     indexer_stage: IndexerStage | None = None
+    keep_selection: bool = False
 
     @property
     def documents(self) -> Tensor | None:
@@ -77,3 +78,19 @@ def angles(config: DecoderConfig, context: Context, T: int, dtype: torch.dtype, 
     if config.rope is None:
         return None
     return rotary(config.rope, config.rope_dim, positions(context, T, device), dtype)
+
+
+def cut(context: Context, T: int) -> Context:
+    """The context of the first T tokens of each row."""
+    rotary, valid = context.rotary, context.valid_BT
+    packing = context.packing
+    if packing is not None:
+        documents = None if packing.documents is None else packing.documents[:, :T]
+        lengths = None if packing.lengths is None else packing.lengths.clamp(max=T)
+        packing = Packing(documents, lengths)
+    return replace(
+        context,
+        packing=packing,
+        rotary=None if rotary is None else Rotary(rotary.cos[:, :T], rotary.sin[:, :T]),
+        valid_BT=None if valid is None else valid[:, :T],
+    )

@@ -7,24 +7,40 @@ Shapes: B batch, T tokens, D model, V vocabulary. Source: Kimi K3 report §2; re
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from overland.model.cache import Cache
 from overland.model.config import DecoderConfig
-from overland.model.context import Context, angles
-from overland.model.layer import DecoderLayer, DepthProj, depth_read
+from overland.model.context import Context, IndexerStage, angles, cut
+from overland.model.dsa import Indexing
+from overland.model.layer import DecoderLayer, DepthProj, Record, depth_read
 from overland.model.moe import Routing
+from overland.model.mtp import MTP
 from overland.model.norm import RMSNorm
 from overland.model.packing import Packing
 
 
 @dataclass
 class Aux:
-    """What losses and meters need beside the logits: one Routing per expert layer, in layer order."""
+    """What losses and meters need beside the logits: a Routing per expert layer, an Indexing per sparse one, in order.
+
+    `mtp` holds the logits of the multi-token-prediction blocks, [B, T - 1 - i, V] for block i: position t predicts
+    token t + 2 + i.
+    """
 
     router: list[Routing] = field(default_factory=list)
+    indexer: list[Indexing] = field(default_factory=list)
+    mtp: list[Tensor] = field(default_factory=list)
+
+    def add(self, record: Record) -> None:
+        """Take in what one layer leaves."""
+        if record.routing is not None:
+            self.router.append(record.routing)
+        if record.indexing is not None:
+            self.indexer.append(record.indexing)
 
 
 @dataclass
@@ -37,9 +53,31 @@ class Output:
 
 @dataclass
 class Replay:
-    """Recorded expert ids, one [N, k] tensor per expert layer, to be used instead of the router's choice."""
+    """Recorded choices, to be used instead of new ones.
 
-    experts: list[Tensor]
+    `experts`: ids [N, k], one tensor per expert layer. `selected`: kept keys [B, T, k], one per sparse layer.
+    """
+
+    experts: list[Tensor] | None = None
+    selected: list[Tensor] | None = None
+
+    def of(self, config: DecoderConfig, layer: int) -> tuple[Tensor | None, Tensor | None]:
+        """What was recorded for one layer: expert ids and kept keys, None where there is none."""
+        kind, before = config.layers[layer], config.layers[:layer]
+        experts = selected = None
+        if self.experts is not None and kind.feed_forward == "moe":
+            experts = self.experts[sum(other.feed_forward == "moe" for other in before)]
+        if self.selected is not None and kind.mixer == "dsa":
+            selected = self.selected[sum(other.mixer == "dsa" for other in before)]
+        return experts, selected
+
+
+class Stream(NamedTuple):
+    """What leaves the last layer, [B, T, D]: before and after the final norm."""
+
+    raw: Tensor
+    normed: Tensor
+    aux: Aux
 
 
 class DecoderModel(nn.Module):
@@ -54,29 +92,43 @@ class DecoderModel(nn.Module):
         if config.attn_res_block is not None:
             self.output_attn_res_norm, self.output_attn_res_proj = RMSNorm(D, eps), DepthProj(D)
         self.norm = RMSNorm(D, eps)
+        self.mtp = nn.ModuleList(MTP(config) for _ in range(config.mtp_layers))
 
-    def forward(
-        self, input_ids: Tensor, packing: Packing | None, cache: Cache | None, replay: Replay | None
-    ) -> tuple[Tensor, Aux]:
+    def context(self, input_ids: Tensor, packing: Packing | None, cache: Cache | None) -> Context:
+        """Where the tokens stand and what they may see."""
         B, T = input_ids.shape
-        s_BTD = self.embed_tokens(input_ids)
         valid_BT = packing.valid(B, T, input_ids.device) if packing else None
         context = Context(packing, cache.lengths if cache else None, None, valid_BT)
-        context = replace(context, rotary=angles(self.config, context, T, s_BTD.dtype, input_ids.device))
+        dtype = self.embed_tokens.weight.dtype
+        return replace(context, rotary=angles(self.config, context, T, dtype, input_ids.device))
+
+    def forward(self, input_ids: Tensor, context: Context, cache: Cache | None, replay: Replay | None) -> Stream:
+        s_BTD = self.embed_tokens(input_ids)
         bank: list[Tensor] = []
         aux = Aux()
         for index, layer in enumerate(self.layers):
-            recorded = replay.experts[len(aux.router)] if replay and self.config.is_moe(index) else None
-            own = cache.layers[index] if cache else None
-            s_BTD, bank, record = layer(s_BTD, bank, context, own, recorded)
-            if record.routing is not None:
-                aux.router.append(record.routing)
+            recorded = replay.of(self.config, index) if replay else (None, None)
+            s_BTD, bank, record = layer(s_BTD, bank, context, cache.layers[index] if cache else None, *recorded)
+            aux.add(record)
         if cache is not None:
-            new = T if packing is None or packing.lengths is None else packing.lengths
+            packing = context.packing
+            new = input_ids.shape[1] if packing is None or packing.lengths is None else packing.lengths
             cache.lengths = cache.lengths + new
         if self.config.attn_res_block is not None:
             s_BTD = depth_read(bank, s_BTD, self.output_attn_res_proj, self.output_attn_res_norm)
-        return self.norm(s_BTD), aux
+        return Stream(s_BTD, self.norm(s_BTD), aux)
+
+    def predict_ahead(self, input_ids: Tensor, stream: Stream, context: Context) -> list[Tensor]:
+        """What every multi-token-prediction block leaves for the head, [B, T - 1 - i, D] for block i."""
+        h_BTD = stream.raw if self.config.mtp_before_norm else stream.normed
+        out = []
+        for ahead, block in enumerate(self.mtp, start=1):
+            e_BTD = self.embed_tokens(input_ids[:, ahead:])
+            kept = cut(context, e_BTD.shape[1])
+            h_BTD, record = block(e_BTD, h_BTD[:, : e_BTD.shape[1]], kept)
+            stream.aux.add(record)
+            out.append(h_BTD)
+        return out
 
 
 class Decoder(nn.Module):
@@ -99,23 +151,36 @@ class Decoder(nn.Module):
         replay: Replay | None = None,
         last_only: bool = False,
         where: Tensor | None = None,
+        indexer_stage: IndexerStage | None = None,
+        keep_selection: bool = False,
+        mtp: bool = False,
     ) -> Output:
-        """Run `input_ids` [B, T] int64 and return logits [B, T, V] with the routing record.
+        """Run `input_ids` [B, T] int64 and return logits [B, T, V] with what `Aux` records.
 
         `cache` (from `new_cache`) is read and then holds the new tokens too. `last_only` forms the logits of each
         row's last real token alone, [B, 1, V]: what a prefill needs. `where` [B, T] bool forms them at M chosen
-        positions, [M, V] in row order: what a loss over a few trained tokens needs.
+        positions, [M, V] in row order: what a loss over a few trained tokens needs. `indexer_stage` asks the sparse
+        layers for their training loss ("dense" also attends to everything), `keep_selection` for the keys they kept,
+        `mtp` the multi-token-prediction blocks for their logits (without a cache).
         """
-        h_BTD, aux = self.model(input_ids, packing, cache, replay)
+        context = self.model.context(input_ids, packing, cache)
+        context = replace(context, indexer_stage=indexer_stage, keep_selection=keep_selection)
+        stream = self.model(input_ids, context, cache, replay)
+        if mtp:
+            if cache is not None:
+                raise ValueError("mtp=True predicts ahead within the tokens of one call; it takes no cache")
+            ahead = self.model.predict_ahead(input_ids, stream, context)
+            stream.aux.mtp = [self.lm_head(u_BTD) for u_BTD in ahead]
+        h_BTD = stream.normed
         if where is not None:
-            return Output(self.lm_head(h_BTD[where]), aux)
+            return Output(self.lm_head(h_BTD[where]), stream.aux)
         if last_only:
             if packing is None or packing.lengths is None:
                 h_BTD = h_BTD[:, -1:]
             else:
                 rows = torch.arange(h_BTD.shape[0], device=h_BTD.device)
                 h_BTD = h_BTD[rows, packing.lengths - 1][:, None]
-        return Output(self.lm_head(h_BTD), aux)
+        return Output(self.lm_head(h_BTD), stream.aux)
 
     def new_cache(self, rows: int) -> Cache:
         """An empty cache for `rows` sequences."""

@@ -18,6 +18,7 @@ from overland.model.attnres import depth_mix
 from overland.model.cache import LayerCache
 from overland.model.config import DecoderConfig
 from overland.model.context import Context
+from overland.model.dsa import DSA, Indexing
 from overland.model.feed_forward import FeedForward
 from overland.model.gqa import GQA
 from overland.model.kda import KDA
@@ -31,6 +32,7 @@ class Record:
     """What a layer leaves for losses and meters."""
 
     routing: Routing | None = None
+    indexing: Indexing | None = None
 
 
 class DepthProj(nn.Module):
@@ -53,7 +55,7 @@ def mixer(config: DecoderConfig, index: int) -> nn.Module:
         return KDA(config)
     if layer.mixer == "gqa":
         return GQA(config, layer.window)
-    return MLA(config)
+    return DSA(config) if layer.mixer == "dsa" else MLA(config)
 
 
 class DecoderLayer(nn.Module):
@@ -83,12 +85,18 @@ class DecoderLayer(nn.Module):
         context: Context,
         cache: LayerCache | None = None,
         replay_Nk: Tensor | None = None,
+        replay_BTk: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor], Record]:
+        """`replay_Nk` and `replay_BTk`: recorded expert ids and selected keys, used instead of a new choice."""
         record = Record()
         h = self.mix(bank, s_BTD, "self_attention")
         if self.opens_block:
             bank = [*bank, s_BTD]
-        a = self.self_attn(self.input_layernorm(h), context, cache)
+        x = self.input_layernorm(h)
+        if isinstance(self.self_attn, DSA):
+            a, record.indexing = self.self_attn(x, context, cache, replay_BTk)
+        else:
+            a = self.self_attn(x, context, cache)
         s_BTD = a if self.opens_block else s_BTD + a  # a new block's sum starts from the attention output alone
         x = self.post_attention_layernorm(self.mix(bank, s_BTD, "mlp"))
         if self.block_sparse_moe is not None:

@@ -136,8 +136,9 @@ KIMI_K3 = Family(
         "indexer.head_dim": "dsa_config.head_dim",
         "indexer.topk": "dsa_config.topk",
         "indexer.norm_eps": "dsa_config.k_norm_eps",
+        "indexer.rotate": "dsa_config.use_rope",
     },
-    always={"mla.rotate": False, "activation.kind": "situ"},
+    always={"mla.rotate": False, "activation.kind": "situ", "mtp_before_norm": True},
     defaults={
         **_DEFAULTS,
         "hidden_act": "situ",

@@ -7,6 +7,7 @@ Shapes: E experts, Z expert input, I expert width. Source: reference/architectur
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -22,12 +23,16 @@ PADDED = ("A_log",)  # the released files pad the heads with zeros
 
 @dataclass(frozen=True)
 class Piece:
-    """One released tensor: its `name` and `shape`, and `view(parameter)`, where it lies in our parameter `ours`."""
+    """One released tensor: its `name` and `shape`, and `view(parameter)`, where it lies in our parameter `ours`.
+
+    A `copy` is written beside the tensor that it repeats, but need not be there and is not read.
+    """
 
     name: str
     shape: tuple[int, ...]
     ours: str
     view: Callable[[Tensor], Tensor]
+    copy: bool = False
 
     def read_from(self, parameter: Tensor) -> Tensor:
         """The released tensor, contiguous."""
@@ -44,18 +49,34 @@ def pieces(family: Family, config: DecoderConfig, state: Mapping[str, Tensor]) -
     for ours, value in state.items():
         if ours == "lm_head.weight" and config.tie_word_embeddings:
             continue
+        placed = _MTP.sub(lambda m: _ahead(m, config.num_hidden_layers), ours)
         if ".experts." in ours:
-            yield from _expert_pieces(family.experts, ours, value)
+            yield from _expert_pieces(family.experts, ours, placed, value)
             continue
-        name = family.their_name(ours)
+        name = family.their_name(placed)
         if ours.endswith("A_log") and not family.flat_decay:
             yield Piece(name, (1, 1, *value.shape, 1), ours, lambda p: p[None, None, :, None])
         else:
             yield Piece(name, tuple(value.shape), ours, lambda p: p)
 
+    for block in range(config.mtp_layers):
+        for part, ours in (("embed_tokens", "model.embed_tokens.weight"), ("shared_head.head", "lm_head.weight")):
+            if ours in state:
+                name = f"model.layers.{config.num_hidden_layers + block}.{part}.weight"
+                yield Piece(name, tuple(state[ours].shape), ours, lambda p: p, copy=True)
 
-def _expert_pieces(names: ExpertNames, ours: str, value: Tensor) -> Iterator[Piece]:
-    prefix, _, part = ours.rpartition(".")
+
+_MTP = re.compile(r"^model\.mtp\.(?P<block>\d+)\.(?P<part>block\.|norm\.)?")
+
+
+def _ahead(match: re.Match[str], layers: int) -> str:
+    """Prediction blocks are numbered on behind the layers."""
+    part = {"block.": "", "norm.": "shared_head.norm.", None: ""}[match["part"]]
+    return f"model.layers.{layers + int(match['block'])}.{part}"
+
+
+def _expert_pieces(names: ExpertNames, ours: str, placed: str, value: Tensor) -> Iterator[Piece]:
+    prefix, _, part = placed.rpartition(".")
     base = prefix.removesuffix("block_sparse_moe.experts") + names.base
     if names.fused:
         yield _fused(names, base, ours, part, value)
