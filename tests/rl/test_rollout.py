@@ -12,12 +12,13 @@ from overland.chat import Message, Tokenizer, build_tokenizer
 from overland.corpus.bpe import train_bpe
 from overland.engine import Engine
 from overland.environments import Episode, MessageNode, ModelCall, Reward, Trace, load_environment
-from overland.errors import UsageError
+from overland.errors import OverlandError
 from overland.model import Decoder
 from overland.rl import GRPO, Order, RLSection
 from overland.rl.batch import train_rows
 from overland.rl.rollout import EpisodeRollouts, to_sample
 from overland.rl.section import EffortSection, EffortsSection
+from overland.rl.trainer import preflight
 from overland.rl.update import accumulate
 
 
@@ -130,8 +131,19 @@ def test_budgets_bound_thinking_and_output_and_forced_tokens_are_not_trained(
     assert all(s.output_tokens <= 9 for s in most.samples)
 
 
-def test_a_prompt_that_does_not_fit_the_context_is_refused(model: Decoder, tokenizer: Tokenizer) -> None:
+def test_a_task_whose_prompt_does_not_fit_is_a_failure_of_its_data(model: Decoder, tokenizer: Tokenizer) -> None:
     source = rollouts(model, tokenizer)
     source.policy.context_length = 40
-    with pytest.raises(UsageError, match="context"):
-        source.run(ORDERS, version=1)
+    groups = source.run(ORDERS, version=1)
+    assert all(g.failed_data and not g.judged for g in groups)
+    with pytest.raises(OverlandError, match="the context holds 40"):
+        preflight(groups, SECTION)
+
+
+def test_a_quarantined_task_is_not_run(model: Decoder, tokenizer: Tokenizer) -> None:
+    source = rollouts(model, tokenizer)
+    first = source.run(ORDERS, version=1)
+    source.quarantine.add(first[1].task_id, "broken")
+    again = source.run(ORDERS, version=1)
+    assert [len(g.samples) for g in again] == [len(g.samples) if g is not first[1] else 0 for g in first]
+    assert again[0].samples == first[0].samples

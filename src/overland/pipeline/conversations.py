@@ -1,16 +1,15 @@
-"""Somebody's conversations, in OpenAI's form, as dialogues to learn from."""
+"""Somebody's conversations (dialects.py), as dialogues to learn from."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from overland.chat import XTML, Message, Tokenizer, ToolSpec, normalise_effort
 from overland.errors import OverlandError, UsageError
-from overland.runs import read_jsonl_zst
+from overland.pipeline.dialects import read_dialect
 from overland.train import Dialogue
 
 
@@ -23,7 +22,7 @@ def read_conversations(path: Path, tokenizer: Tokenizer, context: int) -> list[D
         raise UsageError(f"data = '{path}': there is no such file")
     template = XTML()
     found = []
-    for number, row in enumerate(_rows(path), 1):
+    for number, row in enumerate(read_dialect(path), 1):
         where = f"{path}: line {number}"
         try:
             messages = [Message.from_openai(message) for message in row["messages"]]
@@ -53,26 +52,6 @@ def held_out_part(dialogues: Sequence[Dialogue], share: float) -> tuple[list[Dia
         digest = hashlib.sha256(repr(dialogue.ids).encode()).digest()
         (kept_out if int.from_bytes(digest[:4], "big") < share * 2**32 else learned).append(dialogue)
     return (learned, kept_out) if learned else (list(dialogues), [])
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    if path.name.endswith(".zst"):
-        yield from read_jsonl_zst(path)
-        return
-    with open(path, encoding="utf-8", errors="strict") as file:
-        try:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    raise UsageError(f"{path}: line {number} is not JSON ({error})") from None
-                if not isinstance(row, dict):
-                    raise UsageError(f"{path}: line {number} is not a JSON object")
-                yield row
-        except UnicodeDecodeError:
-            raise UsageError(f"{path}: is not text in UTF-8") from None
 
 
 def _tool(data: dict[str, Any]) -> ToolSpec:

@@ -70,6 +70,9 @@ class Budgets:
     def _price(self, sample: Sample, over: bool) -> Sample:
         if sample.reward is None:
             return sample
+        monitors = self.section.monitors
+        if monitors.action != "flag" and any(kind in monitors.kinds for kind in sample.hacks):
+            return replace(sample, reward=None if monitors.action == "drop" else min(0.0, sample.reward))
         if over:
             return replace(sample, reward=self.section.over_budget_reward, over_budget=True)
         if sample.parse_errors and self.section.parse_penalty:

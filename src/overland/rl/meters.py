@@ -25,6 +25,11 @@ def rollout_figures(groups: Sequence[Group]) -> dict[str, float]:
         "rl/truncated": _share([s.truncated for s in samples]),
         "rl/episode_tokens": _share([s.output_tokens for s in samples]),
     }
+    figures["rl/suspected"] = _share([bool(s.hacks) for s in samples])
+    figures["rl/failed_infra"] = _share([s.failure == "infra" for s in samples])
+    figures["rl/failed_data"] = _share([s.failure == "data" for s in samples])
+    for kind in sorted({kind for s in samples for kind in s.hacks}):
+        figures[f"rl/suspected/{kind}"] = _share([kind in s.hacks for s in samples])
     figures |= _means("rl/reward", groups, lambda s: s.reward or 0.0)
     figures |= _means("rl/success", groups, lambda s: float(s.success))
     figures |= _by("rl/tokens", groups, lambda g: g.effort, lambda s: float(s.output_tokens))

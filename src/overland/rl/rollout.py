@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any
 from overland.agent import Limits, LocalPolicy
 from overland.chat import EFFORTS, Tokenizer
 from overland.engine import Engine, Sampling
-from overland.environments import Episode, Scoring, Task, Taskset, run_episode
+from overland.environments import Episode, Scoring, Task, Taskset, run_episode, task_data
+from overland.errors import UsageError
 from overland.rl.curriculum import Order
+from overland.rl.failures import failure_of
+from overland.rl.monitors import hack_flags
+from overland.rl.quarantine import Quarantine
 from overland.rl.samples import Group, Sample
 from overland.rl.section import RLSection
 from overland.train.ranks import Ranks
@@ -37,9 +41,11 @@ class EpisodeRollouts:
         sandbox: Sandbox | None = None,
         scoring: Scoring | None = None,
         stage: str = "rl",
+        quarantine: Quarantine | None = None,
     ) -> None:
         self.engine, self.tasksets, self.section = engine, dict(tasksets), section
         self.sandbox, self.scoring, self.stage = sandbox, scoring, stage
+        self.quarantine = quarantine or Quarantine()
         self.levels = {name: tuple(taskset.levels) for name, taskset in self.tasksets.items()}
         think = {effort: section.efforts.of(effort).think_tokens for effort in EFFORTS}
         self.policy = LocalPolicy(engine, tokenizer, think_budget=think)
@@ -57,11 +63,22 @@ class EpisodeRollouts:
     def _run_own(self, orders: Sequence[Order], version: int) -> list[Group]:
         tasks = [self.tasksets[order.domain].task("train", order.level, order.seed) for order in orders]
         size = self.section.group_size
-        jobs = [(order, task, index) for order, task in zip(orders, tasks, strict=True) for index in range(size)]
-        samples = asyncio.run(self._run_all(jobs, version))
+        jobs = [
+            (order, task, index)
+            for order, task in zip(orders, tasks, strict=True)
+            for index in range(size)
+            if task.id not in self.quarantine
+        ]
+        samples = iter(asyncio.run(self._run_all(jobs, version)))
         return [
-            Group(order.domain, order.level, order.effort, task.id, tuple(samples[i * size : (i + 1) * size]))
-            for i, (order, task) in enumerate(zip(orders, tasks, strict=True))
+            Group(
+                order.domain,
+                order.level,
+                order.effort,
+                task.id,
+                tuple(next(samples) for _ in range(0 if task.id in self.quarantine else size)),
+            )
+            for order, task in zip(orders, tasks, strict=True)
         ]
 
     async def _run_all(self, jobs: Sequence[tuple[Order, Task, int]], version: int) -> list[Sample]:
@@ -79,9 +96,15 @@ class EpisodeRollouts:
         return samples
 
     async def _run_one(self, order: Order, task: Task, index: int, number: int, version: int) -> Sample:
-        section, effort = self.section, self.section.efforts.of(order.effort)
         group = f"{task.id}/{order.effort}/{version}"
-        episode = await run_episode(
+        try:
+            return to_sample(await self._episode(order, task, index, number, version, group), version)
+        except UsageError as error:  # the task cannot be asked: its prompt is empty or does not fit
+            return unasked(f"{group}/{index}", task, error, version)
+
+    async def _episode(self, order: Order, task: Task, index: int, number: int, version: int, group: str) -> Episode:
+        section, effort = self.section, self.section.efforts.of(order.effort)
+        return await run_episode(
             task,
             self.policy,
             order.effort,
@@ -102,7 +125,15 @@ class EpisodeRollouts:
             group=group,
             run={"type": "train", "id": self.stage, "work": {"type": "train", "step": version}},
         )
-        return to_sample(episode, version)
+
+
+def unasked(id: str, task: Task, error: UsageError, version: int) -> Sample:
+    """A sample of a task that could not be put to the policy: a failure of its data."""
+    error_record = {"type": "UsageError", "message": str(error)}
+    episode = Episode(id=id, env=task.domain, task=task_data(task), errors=[error_record])
+    return Sample(
+        id, (0,), 1, (False,), (0.0,), None, failure="data", policy_version=version, episode=episode.to_record()
+    )
 
 
 def sample_seed(seed: int, version: int, order: Order, index: int) -> int:
@@ -128,6 +159,7 @@ def to_sample(episode: Episode, version: int) -> Sample:
         ids, trained, logprobs = branch.token_ids, branch.mask, branch.logprobs
         written = (i for i in range(len(ids)) if branch.mask[i] or branch.forced[i])
         first = next(written, len(ids))
+    record = episode.to_record()
     return Sample(
         id=episode.id,
         ids=tuple(ids),
@@ -144,5 +176,7 @@ def to_sample(episode: Episode, version: int) -> Sample:
         policy_version=min(
             (int(c.policy_version) for c in trace.calls if c.policy_version is not None), default=version
         ),
-        episode=episode.to_record(),
+        failure=failure_of(record),
+        hacks=hack_flags(record),
+        episode=record,
     )

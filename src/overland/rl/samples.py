@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from overland.rl.failures import Failure
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -33,6 +35,10 @@ class Sample:
     over_budget: bool = False
     parse_errors: int = 0
     stop: str = ""
+    failure: Failure = ""
+    """Why there is no reward: `infra` (the machine) or `data` (the task)."""
+    hacks: tuple[str, ...] = ()
+    """The monitors that suspect this episode."""
     forked: bool = False
     """The conversation could not be continued token for token somewhere; only its last part is here."""
     policy_version: int = 0
@@ -77,6 +83,11 @@ class Group:
     def judged(self) -> list[Sample]:
         """The samples that have a reward."""
         return [s for s in self.samples if s.reward is not None]
+
+    @property
+    def failed_data(self) -> bool:
+        """Whether the task itself is broken: every sample failed on its data."""
+        return bool(self.samples) and all(s.failure == "data" for s in self.samples)
 
     @property
     def has_variance(self) -> bool:

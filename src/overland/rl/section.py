@@ -10,6 +10,7 @@ from overland.chat import EFFORTS
 from overland.config import Section
 from overland.rl.algorithms import GRPO, Algorithm, AlgorithmChoice
 from overland.rl.correction import CorrectionSection
+from overland.rl.monitors.look import MONITORS
 
 
 class EffortSection(Section):
@@ -100,6 +101,23 @@ class WatchdogSection(Section):
     """Steps in a row with no success at all, or past a slow alarm's threshold, before the run stops."""
 
 
+class MonitorSection(Section):
+    """What follows when a monitor suspects an episode of having cheated (overland.rl.monitors)."""
+
+    action: Literal["flag", "zero", "drop"] = "flag"
+    """`flag`: it is counted and kept for a person to read. `zero`: its reward is at most 0. `drop`: it gets none."""
+    kinds: tuple[str, ...] = tuple(MONITORS)
+    """The monitors that count."""
+
+    @field_validator("kinds")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [kind for kind in value if kind not in MONITORS]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no monitor; there are {', '.join(MONITORS)}")
+        return value
+
+
 class RLSection(Section):
     """Reinforcement learning: grouped rollouts in real environments, group-relative advantages, a clipped update."""
 
@@ -153,6 +171,8 @@ class RLSection(Section):
     """The reward of an episode that spent more than its soft budget, whatever it achieved (K3's rule)."""
     parse_penalty: float = Field(default=0.0, ge=0)
     """Subtracted from the reward of an episode with a malformed turn (once, not per turn)."""
+    monitors: MonitorSection = MonitorSection()
+    """What follows when an episode looks like cheating."""
     max_turns: int = Field(default=12, ge=1)
     """Assistant turns in one episode."""
     turn_tokens: int = Field(default=128, ge=1)

@@ -22,9 +22,11 @@ from overland.rl.batch import Bundle, batch_advantages, batch_figures, train_row
 from overland.rl.beside import Beside
 from overland.rl.budgets import Budgets
 from overland.rl.curriculum import Curriculum
+from overland.rl.failures import error_messages
 from overland.rl.gather import gather
 from overland.rl.loss import LossFigures
 from overland.rl.meters import rollout_figures
+from overland.rl.quarantine import Quarantine
 from overland.rl.samples import Group, Sample
 from overland.rl.section import RLSection
 from overland.rl.source import Rollouts
@@ -76,10 +78,20 @@ def train_rl(
     gives nothing to learn from, and Collapse when a watchdog trips. Ctrl-C finishes the step, saves it and raises
     KeyboardInterrupt; a second one stops at once.
     """
+    quarantine = Quarantine.read(run.path)
     if rollouts is None:
         from overland.rl.rollout import EpisodeRollouts
 
-        rollouts = EpisodeRollouts(engine, tokenizer, tasksets, section, sandbox=sandbox, scoring=scoring, stage=stage)
+        rollouts = EpisodeRollouts(
+            engine,
+            tokenizer,
+            tasksets,
+            section,
+            sandbox=sandbox,
+            scoring=scoring,
+            stage=stage,
+            quarantine=quarantine,
+        )
     beside = Beside(model, section, teachers)
     curriculum = Curriculum(section, rollouts.levels)
     budgets, watchdogs = Budgets(section), Watchdogs(section.watchdogs)
@@ -107,6 +119,9 @@ def train_rl(
             gathered = gather(rollouts, curriculum, budgets, section, state.step)
             groups = gathered.all
             seconds_rollout = time.perf_counter() - clock
+            broken = [g.task_id for g in groups if g.failed_data]
+            if quarantine.extend(broken, "its data failed in training") and run.writes:
+                quarantine.write(run.path)
 
             clock = time.perf_counter()
             figures = rollout_figures(groups) | gathered.figures()
@@ -205,7 +220,9 @@ def preflight(measured: Sequence[Group], section: RLSection) -> None:
         return
     judged = [s for g in measured for s in g.judged]
     if not judged:
-        raise OverlandError("rl: every measured episode failed for reasons outside the policy; read the episodes")
+        errors = [e for g in measured for s in g.samples for e in error_messages(s.episode)]
+        why = f" (the first: {errors[0]})" if errors else ""
+        raise OverlandError(f"rl: every measured episode failed for reasons outside the policy{why}; read the episodes")
     success = sum(s.success for s in judged) / len(judged)
     wrong = sum(s.parse_errors > 0 for s in judged) / len(judged)
     found = f"rl: {share:.0%} of {len(measured)} measured groups have both better and worse samples"
@@ -248,6 +265,8 @@ def episode_record(group: Group, sample: Sample, advantage: Advantage | None = N
         "success": sample.success,
         "over_budget": sample.over_budget,
         "advantage": advantage,
+        "failure": sample.failure,
+        "hacks": list(sample.hacks),
         "policy_version": sample.policy_version,
     }
     record: dict[str, Any] = {"id": sample.id, "group": {"id": group.task_id}, **sample.episode}
