@@ -17,9 +17,10 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,18 +64,24 @@ class Compiled:
                 dtype = x.dtype
         return kernel_choice() == "fast" and self._load() is not None
 
-    def __call__(self, function: str, *args: Tensor | float | None) -> None:
-        """Run `function`. Tensors must be contiguous; what is written to must not overlap what is read."""
+    def __call__(self, function: str, *args: Tensor | Sequence[Tensor] | float | None) -> None:
+        """Run `function`. Tensors must be contiguous; what is written to must not overlap what is read.
+
+        A sequence of tensors becomes an array of pointers.
+        """
         functions = self._load()
         assert functions is not None
         dtype = None
-        raw: list[float | None] = []
+        raw: list[Any] = []
         for x in args:
             if isinstance(x, Tensor):
                 assert x.is_contiguous(), f"{function}: argument {len(raw)} is not contiguous"
                 if dtype is None and x.is_floating_point():
                     dtype = x.dtype
                 raw.append(x.data_ptr())
+            elif isinstance(x, list | tuple):
+                assert all(each.is_contiguous() for each in x), f"{function}: argument {len(raw)} is not contiguous"
+                raw.append((ctypes.c_void_p * len(x))(*[each.data_ptr() for each in x]))
             else:
                 raw.append(x)
         assert dtype is not None
