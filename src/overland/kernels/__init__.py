@@ -10,8 +10,10 @@ finite differences in float64.
 
 from overland.kernels.choice import kernel_choice
 from overland.kernels.compiled import compiled_state
+from overland.kernels.depth_mix import depth_mix, depth_mix_reference
 from overland.kernels.experts import grouped_product, grouped_product_reference
 from overland.kernels.kda import kda, kda_chunk, kda_recurrent
+from overland.kernels.log_decay import log_decay, log_decay_reference
 from overland.kernels.mxfp4 import (
     MXFP4_BLOCK,
     MXFP4_CHOICES,
@@ -33,7 +35,15 @@ from overland.kernels.mxfp4_product import (
     mxfp4_grouped_product_reference,
     mxfp4_product,
 )
-from overland.kernels.short_conv import short_conv
+from overland.kernels.norm import rms_norm, rms_norm_reference
+from overland.kernels.routing import (
+    choose_experts,
+    choose_experts_reference,
+    margin_counts,
+    rows_by_expert,
+    weighted_rows,
+)
+from overland.kernels.short_conv import short_conv, short_conv_reference
 from overland.kernels.situ import situ_glu, situ_glu_reference
 
 __all__ = [
@@ -42,13 +52,20 @@ __all__ = [
     "MXFP4_RULES",
     "MXFP4_SEARCH",
     "MXFP4_VALUES",
+    "choose_experts",
+    "choose_experts_reference",
     "compiled_state",
+    "depth_mix",
+    "depth_mix_reference",
     "grouped_product",
     "grouped_product_reference",
     "kda",
     "kda_chunk",
     "kda_recurrent",
     "kernel_choice",
+    "log_decay",
+    "log_decay_reference",
+    "margin_counts",
     "mxfp4_decode",
     "mxfp4_dequantize",
     "mxfp4_dequantize_reference",
@@ -61,7 +78,12 @@ __all__ = [
     "mxfp4_quantize_reference",
     "mxfp4_round",
     "mxfp4_unpack",
+    "rms_norm",
+    "rms_norm_reference",
+    "rows_by_expert",
     "short_conv",
+    "short_conv_reference",
     "situ_glu",
     "situ_glu_reference",
+    "weighted_rows",
 ]

@@ -1,4 +1,6 @@
-"""Root-mean-square normalisation over the last dimension, optionally gated: w x / sqrt(mean(x^2) + eps) * sigmoid(gate).
+"""Root-mean-square normalisation over the last dimension, gated where asked for.
+
+    y = w x / sqrt(mean(x^2) + eps) * sigmoid(gate)
 
 Source: Zhang and Sennrich 2019; for the gate Kimi Linear (2025) §4; reference/architecture.md §2.2, §4.5.
 """

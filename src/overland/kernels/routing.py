@@ -43,6 +43,9 @@ def choose_experts(
     """
     if _native.runs(logits_NE, bias_E):
         replay = None if replay_Nk is None else replay_Nk.contiguous()
+        if replay is not None and replay.numel() and not 0 <= replay.min() <= replay.max() < logits_NE.shape[1]:
+            found, last = f"{replay.min()}..{replay.max()}", logits_NE.shape[1] - 1
+            raise IndexError(f"recorded experts lie in {found}, not in 0..{last}")
         scores, weights, experts = _CompiledChoice.apply(logits_NE, bias_E, k, replay, renormalize, scale)
         return scores, experts, weights
     return choose_experts_reference(logits_NE, bias_E, k, replay_Nk, renormalize, scale)

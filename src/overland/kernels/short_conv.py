@@ -78,7 +78,7 @@ class _CompiledConv(torch.autograd.Function):
         tail = None if tail is None else tail.contiguous()
         ctx.save_for_backward(tail, documents, lengths, *us, *ws)
         ctx.set_materialize_grads(False)
-        B, T, W, C = *us[0].shape[:2], ws[0].shape[-1], sum(u.shape[-1] for u in us)
+        (B, T, _), W, C = us[0].shape, ws[0].shape[-1], sum(u.shape[-1] for u in us)
         next_tail, outputs, first = us[0].new_empty(B, W - 1, C), [torch.empty_like(u) for u in us], 0
         for y, u, w in zip(outputs, us, ws, strict=True):
             sizes = (B, T, u.shape[-1], W, first, C)
@@ -93,7 +93,7 @@ class _CompiledConv(torch.autograd.Function):
         us, ws = tensors[:half], tensors[half:]
         d_next = gradients[-1].contiguous() if gradients[-1] is not None else None
         d_tail = None if tail is None else torch.empty_like(tail)
-        B, T, W, C = *us[0].shape[:2], ws[0].shape[-1], sum(u.shape[-1] for u in us)
+        (B, T, _), W, C = us[0].shape, ws[0].shape[-1], sum(u.shape[-1] for u in us)
         d_us, d_ws, first = [torch.empty_like(u) for u in us], [torch.zeros_like(w) for w in ws], 0
         for d_u, d_w, d, u, w in zip(d_us, d_ws, gradients[:-1], us, ws, strict=True):
             d_y, sizes = torch.zeros_like(u) if d is None else d.contiguous(), (B, T, u.shape[-1], W, first, C)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from overland import kernels
+
 
 def depth_mix(sources: list[Tensor], proj_1D: Tensor, norm_D: Tensor, eps: float) -> Tensor:
     """Average `sources` (each [B, T, D]) per token; only the product of `proj_1D` and `norm_D` matters.
@@ -17,11 +19,4 @@ def depth_mix(sources: list[Tensor], proj_1D: Tensor, norm_D: Tensor, eps: float
     A zero projection gives the plain average. Scores and average are formed in fp32 at least, raw sources averaged.
     """
     wide = torch.promote_types(sources[0].dtype, torch.float32)
-    query_D = proj_1D[0].to(wide) * norm_D.to(wide)
-    raw = [v.to(wide) for v in sources]
-    scores = [(v @ query_D) * (v.square().mean(-1) + eps).rsqrt() for v in raw]
-    alpha = torch.stack(scores, dim=-1).softmax(-1).unsqueeze(-1)
-    mix = raw[0] * alpha[..., 0, :]
-    for i, v in enumerate(raw[1:], start=1):
-        mix = torch.addcmul(mix, v, alpha[..., i, :])
-    return mix.to(sources[0].dtype)
+    return kernels.depth_mix(sources, proj_1D[0].to(wide) * norm_D.to(wide), eps)

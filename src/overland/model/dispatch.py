@@ -16,6 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from overland import kernels
+
 
 class Dispatch(Protocol):
     """From tokens and the router's choice to the weighted sum of the experts' outputs [N, Z]."""
@@ -45,20 +47,25 @@ def dispatch_locally(
     count: int,
 ) -> Tensor:
     """All experts are here: sort the rows by expert, run them, put them back."""
-    N, k = experts_Nk.shape
-    chosen = experts_Nk.reshape(-1)
-    if kept_Nk is not None:  # a number beyond the last expert sorts what is dropped to the end
-        chosen = chosen.masked_fill(~kept_Nk.reshape(-1), count)
-    order = chosen.argsort(stable=True)
-    counts_E = torch.bincount(chosen, minlength=count)
     if kept_Nk is not None:
-        counts_E = counts_E[:count]
-        order = order[: int(counts_E.sum())]
+        return _some_dropped(z_NZ, experts_Nk, weights_Nk, kept_Nk, experts, count)
+    rows_MZ, back_Nk, counts_E = kernels.rows_by_expert(z_NZ, experts_Nk, count)
+    return kernels.weighted_rows(experts(rows_MZ, counts_E), back_Nk, weights_Nk).to(z_NZ.dtype)
+
+
+def _some_dropped(
+    z_NZ: Tensor,
+    experts_Nk: Tensor,
+    weights_Nk: Tensor,
+    kept_Nk: Tensor,
+    experts: Callable[[Tensor, Tensor], Tensor],
+    count: int,
+) -> Tensor:
+    """The same with fewer rows: what is dropped adds nothing."""
+    N, k = experts_Nk.shape
+    chosen = experts_Nk.reshape(-1).masked_fill(~kept_Nk.reshape(-1), count)  # sorts it behind the last expert
+    counts_E = torch.bincount(chosen, minlength=count)[:count]
+    order = chosen.argsort(stable=True)[: int(counts_E.sum())]
     y_MZ = experts(z_NZ[order // k], counts_E)
-    if kept_Nk is None:
-        back = torch.empty_like(order)
-        back[order] = torch.arange(N * k, device=order.device)
-        y_NkZ = y_MZ[back].view(N, k, -1)
-    else:
-        y_NkZ = y_MZ.new_zeros(N * k, y_MZ.shape[-1]).index_copy(0, order, y_MZ).view(N, k, -1)
+    y_NkZ = y_MZ.new_zeros(N * k, y_MZ.shape[-1]).index_copy(0, order, y_MZ).view(N, k, -1)
     return torch.einsum("nkz,nk->nz", y_NkZ.to(weights_Nk.dtype), weights_Nk).to(z_NZ.dtype)

@@ -10,7 +10,6 @@ Source: Kimi Linear (2025) §3-4; Kimi K3 report §2.1.1; reference/architecture
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from overland import kernels
@@ -18,7 +17,6 @@ from overland.model.cache import KDACache
 from overland.model.config import DecoderConfig
 from overland.model.context import Context
 from overland.model.norm import RMSNorm
-from overland.model.packing import Packing
 
 
 class ShortConv(nn.Module):
@@ -57,46 +55,33 @@ class KDA(nn.Module):
         context = context or Context()
         B, T, _ = x_BTD.shape
         wide = torch.promote_types(x_BTD.dtype, torch.float32)
-        documents = context.documents
-        qkv_B3TP, history = self._short_conv(x_BTD, documents, cache)
-        q_BTHK, k_BTHK, v_BTHV = (part.view(B, T, self.H, self.K) for part in qkv_B3TP.to(wide).chunk(3, dim=-1))
+        documents, lengths = context.documents, context.packing.lengths if context.packing else None
+        state, tail = (cache.state, cache.tail) if cache else (None, None)
+        (q, k, v), tail = kernels.short_conv(*self._projected(x_BTD), tail, documents, lengths)
+        q_BTHK, k_BTHK, v_BTHV = (part.to(wide).view(B, T, self.H, self.K) for part in (q, k, v))
         g_BTHK = self._log_decay(x_BTD)
         beta_BTH = self.b_proj(x_BTD).to(wide).sigmoid()
-        state, lengths = cache.state if cache else None, context.packing.lengths if context.packing else None
         bounded = self.lower_bound is not None
         o_BTHV, state = kernels.kda(
-            q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state, documents, bounded, lengths_B=lengths, unit=True
+            q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state, documents, bounded, lengths, unit=True
         )
         if cache is not None:
-            cache.state, cache.tail = state, self._next_tail(history, context.packing)
+            cache.state, cache.tail = state, tail
 
         gate = self.g_proj(x_BTD) if self.full_rank_gate else self.g_b_proj(self.g_a_proj(x_BTD))
-        gate_BTHV = gate.to(wide).view(B, T, self.H, self.K).sigmoid()
-        return self.o_proj((self.o_norm(o_BTHV) * gate_BTHV).to(x_BTD.dtype).view(B, T, -1))
+        o_BTHV = self.o_norm(o_BTHV, gate.to(wide).view(B, T, self.H, self.K))
+        return self.o_proj(o_BTHV.to(x_BTD.dtype).view(B, T, -1))
 
-    def _short_conv(self, x_BTD: Tensor, documents: Tensor | None, cache: KDACache | None) -> tuple[Tensor, Tensor]:
-        """SiLU of the convolved projections, q, k and v side by side, and the inputs with their history."""
-        w_qkv = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
-        taps = torch.cat([self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight])[:, 0]
-        u = F.linear(x_BTD, w_qkv).to(torch.promote_types(x_BTD.dtype, taps.dtype))
-        y, history = kernels.short_conv(u, taps, cache.tail if cache else None, documents)
-        return F.silu(y), history
+    def _projected(self, x_BTD: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """What the short convolutions read, for q, k and v: inputs [B, T, P] and taps [P, W]."""
+        taps = [conv.weight[:, 0] for conv in (self.q_conv1d, self.k_conv1d, self.v_conv1d)]
+        wide = torch.promote_types(x_BTD.dtype, taps[0].dtype)
+        return [proj(x_BTD).to(wide) for proj in (self.q_proj, self.k_proj, self.v_proj)], taps
 
     def _log_decay(self, x_BTD: Tensor) -> Tensor:
         """K3: in (lower_bound, 0), so that a 16-token tile of the chunk form stays finite. Kimi-Linear: unbounded."""
-        z = self.f_b_proj(self.f_a_proj(x_BTD)).to(self.dt_bias.dtype) + self.dt_bias
-        z_BTHK, rate_H1 = z.view(*x_BTD.shape[:2], self.H, self.K), self.A_log.exp()[:, None]
-        if self.lower_bound is None:
-            return -rate_H1 * F.softplus(z_BTHK)
-        return self.lower_bound * torch.sigmoid(rate_H1 * z_BTHK)
-
-    def _next_tail(self, history: Tensor, packing: Packing | None) -> Tensor:
-        """The W-1 convolution inputs that precede the next token of each row."""
-        keep = self.q_conv1d.weight.shape[-1] - 1
-        if packing is None or packing.lengths is None:
-            return history[:, history.shape[1] - keep :]
-        at = packing.lengths[:, None] + torch.arange(keep, device=history.device)
-        return history.gather(1, at[..., None].expand(-1, -1, history.shape[-1]))
+        z_BTHK = self.f_b_proj(self.f_a_proj(x_BTD)).view(*x_BTD.shape[:2], self.H, self.K)
+        return kernels.log_decay(z_BTHK, self.dt_bias.view(self.H, self.K), self.A_log, self.lower_bound)
 
     def new_cache(self, rows: int) -> KDACache:
         """An empty cache for `rows` sequences."""

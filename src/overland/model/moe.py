@@ -73,6 +73,10 @@ class Router(nn.Module):
         """Every token's experts, weights summing to `scale` where renormalised. `replay_Nk` replaces the choice."""
         wide = torch.promote_types(x_ND.dtype, torch.float32)  # selection flips in bf16
         logits_NE = F.linear(x_ND.to(wide), self.weight.to(wide), None if self.bias is None else self.bias.to(wide))
+        if self.score == "sigmoid" and self.groups == 1:
+            bias_E = self.e_score_correction_bias.to(wide)
+            chosen = kernels.choose_experts(logits_NE, bias_E, self.k, replay_Nk, self.renormalize, self.scale)
+            return Choice(logits_NE, *chosen)
         scores_NE = self.affinities(logits_NE)
         if replay_Nk is None:
             replay_Nk = self._reachable(scores_NE.detach() + self.e_score_correction_bias).topk(self.k, dim=-1).indices

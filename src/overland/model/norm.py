@@ -6,8 +6,9 @@ Source: Zhang and Sennrich 2019; reference/architecture.md §2.2.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from overland import kernels
 
 
 class RMSNorm(nn.Module):
@@ -18,7 +19,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dtype in (torch.float32, torch.float64):
-            return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
-        return self.weight * F.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype)
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        """The normed `x`, times sigmoid(`gate`) (same shape) where one is given."""
+        return kernels.rms_norm(x, self.weight, self.eps, gate)

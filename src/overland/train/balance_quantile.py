@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from overland import kernels
 from overland.errors import UsageError
 from overland.train.balance import Balance, Gate, Reduce, RoutingLike
 
@@ -43,12 +44,8 @@ def quantile_bias(scores_NE: Tensor, bias_E: Tensor, k: int) -> Tensor:
 
 def margin_histogram(scores_NE: Tensor, bias_E: Tensor, k: int, bins: int) -> Tensor:
     """Counts [E, bins] of alpha_i - s_ij over [min b - 1, max b + 1], where scores in (0, 1) always fall."""
-    E = scores_NE.shape[1]
     low, width = _bins(bias_E, bins)
-    r_NE = cutoffs(scores_NE, bias_E, k)[:, None] - scores_NE
-    index = ((r_NE - low) / width).long().clamp_(0, bins - 1)
-    flat = index + bins * torch.arange(E, device=index.device)
-    return torch.bincount(flat.flatten(), minlength=E * bins).view(E, bins)
+    return kernels.margin_counts(scores_NE, bias_E, k, bins, low, width)
 
 
 def histogram_bias(counts: Tensor, bias_E: Tensor, k: int) -> Tensor:
