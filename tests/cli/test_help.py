@@ -38,7 +38,7 @@ def examples() -> list[tuple[tuple[str, ...], str]]:
 def test_all_stable_verbs_are_there() -> None:
     assert {" ".join(words) for words, _ in commands()} == {
         "quickstart", "corpus build", "corpus inspect", "model info", "model licence", "train pretrain", "train sft",
-        "rl train", "rl show", "quantize", "serve", "agent", "eval", "studio", "doctor",
+        "rl train", "rl show", "plan", "quantize", "serve", "agent", "eval", "studio", "doctor",
     }  # fmt: skip
 
 

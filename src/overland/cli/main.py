@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from overland.cli import agent, corpus, doctor, evaluate, model, quantize, quickstart, rl, serve, studio, train
+from overland.cli import agent, corpus, doctor, evaluate, model, plan, quantize, quickstart, rl, serve, studio, train
 from overland.cli.output import fail, resume_line
 from overland.cli.verbs import new_app
 from overland.errors import OverlandError
@@ -33,7 +33,7 @@ def root(
         raise typer.Exit(2)
 
 
-for room in (quickstart, agent, quantize, serve, evaluate, studio, doctor):
+for room in (quickstart, agent, plan, quantize, serve, evaluate, studio, doctor):
     room.add_to(app)
 for name, group in (("corpus", corpus), ("model", model), ("train", train), ("rl", rl)):
     app.add_typer(group.app, name=name)

@@ -1,0 +1,1 @@
+"""Parallel training applied from outside."""
