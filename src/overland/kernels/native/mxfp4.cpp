@@ -169,7 +169,7 @@ INLINE void round_columns(float* y, const float* x, i64 inner, i64 n, uint32_t b
     Vec<float> column[BLOCK];
     I amax{};
     for (i64 i = 0; i < BLOCK; i++) {
-        column[i] = n == 16 ? load(x + i * inner) : load_some(x + i * inner, n);
+        column[i] = n == 16 ? load(x + i * inner) : load(x + i * inner, n);
         const I magnitude = (I)column[i] & 0x7FFFFFFF;
         amax = magnitude > amax ? magnitude : amax;
     }
@@ -188,7 +188,7 @@ INLINE void round_columns(float* y, const float* x, i64 inner, i64 n, uint32_t b
         rounded = rounded > 6.0f ? splat(6.0f) : rounded;
         const Vec<float> value = (Vec<float>)((I)rounded | sign) * scale;
         if (n == 16) store(y + i * inner, value);
-        else store_some(y + i * inner, value, n);
+        else store(y + i * inner, value, n);
     }
 }
 
