@@ -1,4 +1,4 @@
-"""`overland corpus build | inspect`."""
+"""`overland corpus build | inspect | remove`."""
 
 from __future__ import annotations
 
@@ -57,15 +57,52 @@ def inspect(
     folder: Path = typer.Argument(..., help="A corpus folder."),
     token: int = typer.Option(0, "--token", help="Number of a token in the split."),
     split: str = typer.Option("train", "--split", help="train or heldout."),
+    key_env: str | None = typer.Option(
+        None,
+        "--key-env",
+        metavar="NAME",
+        help="Variable with the vault's passphrase: show what placeholders stand for.",
+    ),
     as_json: bool = JSON,
 ) -> None:
-    """Show the document that a token came from: source, licence and its evidence, what was cut and replaced."""
+    """Show the document that a token came from: source, licence and its evidence, every decision taken over it."""
     from overland import corpus
 
-    row = corpus.inspect(folder, token, split)
+    row = corpus.inspect(folder, token, split, key_env=key_env)
     if as_json:
         print_json(row)
         return
     text = row.pop("text")
+    history = row.pop("history")
     print_pairs({name: value for name, value in row.items() if value not in (None, "", {}, [])})
+    for decision in history:
+        said = " ".join(str(value) for name, value in decision.items() if name not in ("sha256_before", "sha256_after"))
+        print(f"decision   {printable(said)}")
     print(f"\n{printable(text[:2000])}{'…' if len(text) > 2000 else ''}")
+
+
+@verb(
+    app,
+    "remove",
+    "Take documents out of a corpus, with proof.",
+    "overland corpus remove corpus/stdlib --matching '^[a-e]' --who 'M. Author' --reason withdrawn",
+)
+def remove(
+    folder: Path = typer.Argument(..., help="A corpus folder."),
+    source: str | None = typer.Option(None, "--source", help="A source's name, or a shell pattern over names."),
+    ids: list[str] = typer.Option([], "--id", help="A document's id. Repeatable."),
+    matching: str | None = typer.Option(
+        None, "--matching", metavar="REGEX", help="Documents whose path, address or author matches."
+    ),
+    who: str = typer.Option("", "--who", help="Who asks for it; kept in lineage.json."),
+    reason: str = typer.Option("", "--reason", help="Why; kept in lineage.json and in documents.parquet."),
+    as_json: bool = JSON,
+) -> None:
+    """Rewrite the shards concerned, read them again to prove that the text is gone, and record the request."""
+    from overland import corpus
+
+    done = corpus.remove(folder, source=source, ids=ids, matching=matching, who=who, reason=reason)
+    if as_json:
+        print_json(done.to_dict())
+    else:
+        print("\n".join(done.lines()))

@@ -2,7 +2,8 @@
 
 from overland.corpus.build import build
 from overland.corpus.loader import TokenLoader, heldout_documents
-from overland.corpus.lookup import inspect, read_documents_table
+from overland.corpus.lookup import inspect, read_decisions, read_documents_table
+from overland.corpus.remove import Removal, remove
 from overland.corpus.report import CorpusReport
 from overland.corpus.section import (
     AuthorisationSection,
@@ -19,11 +20,14 @@ __all__ = [
     "CorpusReport",
     "CorpusSection",
     "ProseRules",
+    "Removal",
     "ScaleSection",
     "SourceSection",
     "TokenLoader",
     "build",
     "heldout_documents",
     "inspect",
+    "read_decisions",
     "read_documents_table",
+    "remove",
 ]

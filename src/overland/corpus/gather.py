@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from overland.corpus.dedup import normalised_hash
+from overland.corpus.compiled import Packed
 from overland.corpus.document import PASS, Document
-from overland.corpus.quality import check
+from overland.corpus.quality import Rules, judge, limits_of
 from overland.corpus.reading import read_documents
 from overland.corpus.section import CorpusSection
 from overland.corpus.sources import CODE, FileEntry, Source, declared_source, stdlib_source, suffix_of, text_sources
@@ -58,14 +58,33 @@ def drawn_order(section: CorpusSection, source: Source) -> list[FileEntry]:
 def read_entry(
     section: CorpusSection, words: list[Authorisation], source: Source, entry: FileEntry
 ) -> Iterator[Document]:
-    """The documents of one file, each with its licence decided and its text held against the rules."""
+    """The documents of one file, each with its licence decided."""
     for document in read_documents(source, entry, int(section.max_file_megabytes * 1e6)):
         if document.kept:
-            _judge(section, words, source, document)
+            _gate(section, words, source, document)
         yield document
 
 
-def _judge(section: CorpusSection, words: list[Authorisation], source: Source, document: Document) -> None:
+def hold_to_rules(section: CorpusSection, documents: list[Document]) -> None:
+    """Hold the texts of the documents that are still kept against the rules of their domains."""
+    kept = [document for document in documents if document.kept]
+    if not kept:
+        return
+    texts = Packed.of([document.text for document in kept])
+    profiles = {name: limits_of(rules) for name, rules in _profiles(section).items()}
+    domains, languages = [document.domain for document in kept], [document.language for document in kept]
+    for document, broken in zip(kept, judge(texts, domains, profiles, languages), strict=True):
+        if broken:
+            document.drop(f"quality: {broken.rule}", "quality", broken.rule, broken.value, broken.limit)
+        else:
+            document.note("quality", PASS, document.domain)
+
+
+def _profiles(section: CorpusSection) -> dict[str, Rules]:
+    return {"prose": section.prose, "code": section.code, "math": section.math}
+
+
+def _gate(section: CorpusSection, words: list[Authorisation], source: Source, document: Document) -> None:
     verdict = decide(
         document.licence or None, section.licences, words, source=source.name, uses=frozenset(section.uses)
     )
@@ -77,11 +96,6 @@ def _judge(section: CorpusSection, words: list[Authorisation], source: Source, d
     document.licence = verdict.licence_used
     evidence = document.licence_evidence or "none"
     document.licence_evidence = f"{evidence}; {verdict.reason}" if verdict.authorisation else evidence
-    broken = check(document.text, document.domain, section.prose, section.code)
-    if broken:
-        document.drop(f"quality: {document.domain}.{broken}", "quality", broken)
-        return
-    document.note("quality", PASS, document.domain)
 
 
 @dataclass
@@ -136,13 +150,14 @@ class Admission:
             document.drop(f"duplicate id: {document.path} was read before", "duplicate id", "id", document.path)
             return 0
         self._names.add(name)
-        key = bytes.fromhex(normalised_hash(document.text))[:16]
+        text = document.text.encode("utf-8", "surrogatepass")
+        key = hashlib.sha256(text).digest()[:16]
         first = self._seen.setdefault(key, document.id)
         if first != document.id:
             document.drop(f"exact duplicate of {first}", "exact duplicate", "exact", first)
             return 0
         limit = self.limit(source)
-        size = len(document.text.encode("utf-8", "surrogatepass"))
+        size = len(text)
         if size > limit - self.used:
             document.drop(
                 "budget: larger than what is left of corpus.max_megabytes", "budget", "max_megabytes", size,
@@ -190,8 +205,10 @@ def select_documents(section: CorpusSection, sources: list[Source], bar: Any) ->
             if admission.full(source):
                 documents.append(admission.unread(source, entry))
                 continue
-            for document in read_entry(section, words, source, entry):
+            read = list(read_entry(section, words, source, entry))
+            hold_to_rules(section, read)
+            for document in read:
                 bar.advance(admission.admit(source, document))
-                documents.append(document)
+            documents += read
         admission.refuse_useless(source)
     return documents

@@ -20,7 +20,7 @@ from overland import runs
 from overland.corpus import pii
 from overland.corpus.clean import Heldout
 from overland.corpus.document import REPLACE, Document, text_hash
-from overland.corpus.gather import authorisations_of, drawn_order, read_entry
+from overland.corpus.gather import authorisations_of, drawn_order, hold_to_rules, read_entry
 from overland.corpus.parts import read_part, write_part
 from overland.corpus.personal_names import names_in
 from overland.corpus.personal_vault import open_vault
@@ -92,6 +92,7 @@ def read_piece(piece: ReadPiece) -> int:
             for document in read_entry(piece.section, words, piece.source, entry):
                 documents.append(document)
                 entries.append(at)
+        hold_to_rules(piece.section, documents)
         write_part(piece.path, documents, entries)
     return piece.number
 

@@ -15,6 +15,7 @@ from overland import runs
 from overland.chat import SPECIAL_TOKENS, build_tokenizer
 from overland.corpus.bpe import train_bpe
 from overland.corpus.clean import Heldout, group_draw
+from overland.corpus.croissant import CROISSANT, describe
 from overland.corpus.document import DROPPED, KEPT, TRIMMED, Document
 from overland.corpus.gather import authorisations_of, draw
 from overland.corpus.parts import decisions_schema, decisions_table, documents_schema, documents_table, read_part
@@ -121,7 +122,9 @@ def write_corpus(
     bill = bill_of_materials(tally.lines, rule)
     report = _report(out, tally, splits, tokenizer.vocab_size, bill, sources, time.monotonic() - started)
     runs.atomic_write(folder / "ATTRIBUTION.md", attribution_page(bill))
-    runs.write_json(folder / "lineage.json", _lineage(section, folder, recipe, bill, report))
+    lineage = _lineage(section, recipe, bill, report)
+    runs.write_json(folder / CROISSANT, describe(folder, lineage))
+    runs.write_json(folder / "lineage.json", {**lineage, "files": file_hashes(folder)})
     return report
 
 
@@ -301,7 +304,7 @@ def _report(
 
 
 def _lineage(
-    section: CorpusSection, folder: Path, recipe: str, bill: dict[str, dict[str, Any]], report: CorpusReport
+    section: CorpusSection, recipe: str, bill: dict[str, dict[str, Any]], report: CorpusReport
 ) -> dict[str, Any]:
     figures = report.to_dict()
     for name in ("path", "seconds", "licences"):  # the file is the same for the same input, wherever and whenever built
@@ -324,11 +327,18 @@ def _lineage(
         ],
         "figures": figures,
         "removed": [],
-        "files": file_hashes(folder),
     }
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
     """SHA-256 of every file that lineage.json vouches for; index.json vouches for the shards."""
-    names = ("index.json", "documents.parquet", "decisions.parquet", "tokenizer.json", "ATTRIBUTION.md", VAULT)
+    names = (
+        "index.json",
+        "documents.parquet",
+        "decisions.parquet",
+        "tokenizer.json",
+        "ATTRIBUTION.md",
+        CROISSANT,
+        VAULT,
+    )
     return {name: runs.sha256_file(folder / name) for name in names if (folder / name).exists()}

@@ -77,7 +77,7 @@ def restriction_in(text: str, licence: str = "", within: int = 4000) -> str | No
 def copyright_holders(text: str) -> str:
     """Whom the copyright lines of a licence file name, joined by "; "; "" where they name nobody."""
     found = (match["who"].strip(" .,;*/") for match in _HOLDER.finditer(text[:8000]))
-    names = (re.sub(r"\s*All rights reserved\.?$", "", name, flags=re.IGNORECASE).strip() for name in found)
+    names = (re.sub(r"\s*All rights reserved\.?$", "", name, flags=re.IGNORECASE).strip(" .,;") for name in found)
     legal = re.compile(r"notice|licen[sc]e|holder|owner|law|\[|<|statement|and related|interest", re.IGNORECASE)
     return "; ".join(dict.fromkeys(name for name in names if name and not legal.search(name)))[:400]
 
