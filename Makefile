@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Two OpenMP threads on two busy cores are many times slower than one; tests use processes instead.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: quickstart test lint format bench docs venv clean
+.PHONY: quickstart test lint format bench peers docs venv clean
 
 quickstart: venv
 	$(BIN)/overland quickstart --out $(RUN) $(ARGS)
@@ -27,6 +27,17 @@ format: venv
 # Each benchmark names its peer and says what it could not run.
 bench: venv
 	$(BIN)/python -m benchmarks.quickstart --quick $(ARGS)
+
+# Tests against programs that need environments of their own: a two-node Ray cluster, mlcroissant.
+PEERS := $(HOME)/.cache/overland/peers
+peers: venv $(PEERS)/ray/.installed
+	$(BIN)/python -m pytest tests/peers $(ARGS)
+
+$(PEERS)/ray/.installed:
+	@mkdir -p $(PEERS) && $(PYTHON) -m venv $(PEERS)/ray
+	$(PEERS)/ray/bin/pip install --quiet --disable-pip-version-check 'ray[data]>=2.40' 'mlcroissant>=1.0' pydantic tokenizers \
+	  license-expression zstandard fsspec resiliparse
+	@touch $@
 
 docs: $(VENV)/.docs
 	$(BIN)/python docs/generate_recipes.py
