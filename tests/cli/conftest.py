@@ -39,6 +39,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     )
     make_run(root / "runs/quickstart")
+    episodes = root / "runs/quickstart/episodes"
+    for step in ("00000", "00003"):
+        shutil.copyfile(episodes / "rl-heldout.jsonl.zst", episodes / f"rl-step-{step}.jsonl.zst")
     for corpus in ("corpus/stdlib", "runs/quickstart/corpus"):
         section = CorpusSection(max_megabytes=0.3, tokenizer_megabytes=0.1)
         build(section, root / corpus)

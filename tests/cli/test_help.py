@@ -37,13 +37,9 @@ def examples() -> list[tuple[tuple[str, ...], str]]:
 
 def test_all_stable_verbs_are_there() -> None:
     assert {" ".join(words) for words, _ in commands()} == {
-<<<<<<< HEAD
-        "quickstart", "corpus build", "corpus inspect", "model info", "model licence", "train pretrain", "train sft",
-        "rl train", "rl show", "plan", "quantize", "serve", "agent", "eval", "studio", "doctor",
-=======
-        "quickstart", "corpus build", "corpus inspect", "corpus remove", "model info", "model licence",
-        "train pretrain", "train sft", "rl train", "rl show", "quantize", "serve", "agent", "eval", "studio", "doctor",
->>>>>>> d6208ff (Take documents out of a corpus with proof; judge quality a piece at a time; describe corpora in Croissant)
+        "quickstart", "corpus build", "corpus inspect", "corpus remove", "model info", "model licence", "plan",
+        "train pretrain", "train sft", "rl train", "rl show", "rl audit", "quantize", "serve", "agent", "eval", "studio",
+        "doctor",
     }  # fmt: skip
 
 

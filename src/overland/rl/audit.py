@@ -25,7 +25,8 @@ from overland.runs import read_jsonl_zst
 if TYPE_CHECKING:
     from overland.agent.sandbox.base import Sandbox
 
-Verdict = Literal["agrees", "differs", "not_judged", "not_rebuilt"]
+Verdict = Literal["agrees", "differs", "not_judged", "not_rebuilt", "broken"]
+VERDICTS: tuple[Verdict, ...] = ("agrees", "differs", "not_judged", "not_rebuilt", "broken")
 TOLERANCE = 1e-6
 REACHED_THE_WORLD = (None, "tool_error", "timeout")
 """Codes of calls that were run; others were answered before they reached the world."""
@@ -60,8 +61,8 @@ class Audit:
         """Tasks for the quarantine list, with the reason."""
         found: dict[str, str] = {}
         for c in self.checked:
-            if c.verdict == "not_rebuilt":
-                found.setdefault(c.task, f"cannot be built again: {c.why}")
+            if c.verdict == "broken":
+                found.setdefault(c.task, f"cannot be built or scored again: {c.why}")
             elif c.verdict == "differs" and not c.observations_differ:
                 found.setdefault(c.task, f"reward {c.reward:g} came out as {c.again:g}")
         return found
@@ -92,7 +93,7 @@ class Audit:
             own["suspected"] += bool(c.suspicions)
         return {
             "episodes": len(self.checked),
-            **{verdict: verdicts.get(verdict, 0) for verdict in ("agrees", "differs", "not_judged", "not_rebuilt")},
+            **{verdict: verdicts.get(verdict, 0) for verdict in VERDICTS},
             "replayed_differently": sum(bool(c.observations_differ) for c in self.checked),
             "suspected": sum(bool(c.suspicions) for c in self.checked),
             "suspicions": dict(kinds.most_common()),
@@ -144,8 +145,10 @@ async def check(record: Mapping[str, Any], file: str, sandbox: Sandbox | None, s
     try:
         task = task_from_data(data)
         again, differ = await _replay(task, trace, sandbox, scoring)
-    except (OverlandError, KeyError, OSError) as error:
+    except UsageError as error:  # this version makes another task of the seed: nothing is said about the run's
         return Checked(**known, again=None, verdict="not_rebuilt", why=str(error))
+    except (OverlandError, KeyError, ValueError) as error:
+        return Checked(**known, again=None, verdict="broken", why=f"{type(error).__name__}: {error}")
     same = again is not None and abs(again - reward) <= TOLERANCE
     return Checked(**known, again=again, verdict="agrees" if same else "differs", observations_differ=differ)
 
