@@ -13,19 +13,37 @@ from typing import Any
 
 PATTERN = r"\A [a-z]+\z|\p{N}|\r?\n *| {2,}|[^\S\r\n ]+|\s|[\p{L}\p{M}]+|[^\s\p{L}\p{M}\p{N}]+"
 
+# OpenAI's cl100k_base; Llama 3 has it too, and Qwen with one digit a piece.
+CL100K_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# Kimi K2 and K3: runs of Han, words that begin where the case changes, and contractions on their words.
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+K3_PATTERN = (
+    r"[\p{Han}]+"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}&&[^\p{{Han}}]]*[{_LOWER}&&[^\p{{Han}}]]+{_SUFFIX}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}&&[^\p{{Han}}]]+[{_LOWER}&&[^\p{{Han}}]]*{_SUFFIX}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PATTERNS = {"words": PATTERN, "cl100k": CL100K_PATTERN, "k3": K3_PATTERN}
 
-def train_bpe(texts: Iterable[str], size: int, extra: Iterable[str] = (), extra_share: float = 0.0) -> Any:
+
+def train_bpe(
+    texts: Iterable[str], size: int, extra: Iterable[str] = (), extra_share: float = 0.0, pattern: str = PATTERN
+) -> Any:
     """A `tokenizers.Tokenizer` with `size` entries: 256 bytes, then merges; no special tokens.
 
     `extra` (representative rendered conversations) is repeated until it makes up `extra_share` of the bytes, so that
-    the words of the template and of the tools become single tokens.
+    the words of the template and of the tools become single tokens. `pattern` splits a text before merges are learnt.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
