@@ -20,7 +20,7 @@ What is measured:
 - filters: `judge` from UTF-8 in memory to the first broken rule of each document: Gopher's two sets, C4, FineWeb and
   NeMo on prose, The Stack's on code. All sets on every document beside it.
 - tokens: `Encoder` with 32,000 entries and K3's pattern, trained on the set, from UTF-8 in memory to
-  hashed 16-bit shards with separators, the table of pieces empty at first; equality of ids on documents drawn at random.
+  hashed 16-bit shards with separators, the table of pieces empty at first; equal ids on documents drawn at random.
 """
 
 from __future__ import annotations
@@ -262,6 +262,7 @@ STAGES: dict[str, Callable[[Input, random.Random], dict[str, Any]]] = {
     "documents": documents,
     "spans": spans,
     "filters": filters,
+    "tokens": tokens,
 }
 
 

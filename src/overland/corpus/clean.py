@@ -6,16 +6,23 @@ text, so they go together.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from overland.corpus.compiled import Packed, available
 from overland.corpus.dedup import NearDuplicates, RepeatedParagraphs
+from overland.corpus.dedup_cut import cut_spans
+from overland.corpus.dedup_documents import NearDocuments
+from overland.corpus.dedup_spans import RepeatedSpans
 from overland.corpus.document import PASS, TRIM, TRIMMED, Document, Span
 from overland.corpus.gather import draw
 from overland.corpus.quality import check
 from overland.corpus.section import CorpusSection
+
+_log = logging.getLogger("overland.corpus")
 
 
 class Duplicates:
@@ -23,13 +30,18 @@ class Duplicates:
 
     def __init__(self, section: CorpusSection) -> None:
         self.section = section
-        self.near = NearDuplicates(section.near_duplicate)
         self.paragraphs = RepeatedParagraphs(section.paragraph_words)
+        # One index a domain: a module's docstrings are a prose text of their own beside its source.
+        self.near: dict[str, NearDocuments | NearDuplicates] = {}
+        self.spans: dict[str, RepeatedSpans] = {}
+        self.compiled = available()
+        if not self.compiled:
+            _log.warning("no C compiler: near duplicates are found slowly, repeated spans are left; apt install gcc")
 
     def decide(self, document: Document) -> None:
         """Drop a near copy; cut what earlier documents already said, and drop what is then too little."""
         section = self.section
-        twin = self.near.copy_of(document.id, document.text)
+        twin = self._twin(document)
         if twin:
             document.drop(
                 f"near duplicate of {twin[0]} (Jaccard {twin[1]:.2f})",
@@ -39,19 +51,67 @@ class Duplicates:
                 section.near_duplicate,
             )
             return
-        text, cuts = self.paragraphs.cut(document.id, document.text, document.domain)
-        if not cuts:
+        text, removed = self.paragraphs.cut(document.id, document.text, document.domain)
+        if removed:
+            cuts = [Span(start, end, f"repeats {first}") for start, end, first in removed]
+            if not self._trim(document, text, cuts, "repeated paragraphs", "paragraph_words", section.paragraph_words):
+                return
+        if self.compiled and section.span_words:
+            # A text that will be dropped for what is cut from it must not be the source of later cuts.
+            least = section.prose.min_words if document.domain == "prose" else 0
+            (found,) = self._spans_of(document.domain).add(Packed.of([document.text]), [document.id], min_left=least)
+            if found.dropped:
+                document.drop(f"repeated spans: under {least} words are left", "repeated spans", "min_words", 0, least)
+                return
+            text, parts = cut_spans(document.text, found.spans, document.domain)
+            if parts:
+                cuts = [
+                    Span(
+                        before_cuts(document.spans_removed, p.start),
+                        before_cuts(document.spans_removed, p.end - 1) + 1,
+                        f"repeats {p.span.source} from byte {p.span.source_start}",
+                    )
+                    for p in parts
+                ]
+                if not self._trim(document, text, cuts, "repeated spans", "span_words", section.span_words):
+                    return
+        if document.decision != TRIMMED:
             document.note("duplicates", PASS, "near_duplicate", "", section.near_duplicate)
-            return
+
+    def _spans_of(self, domain: str) -> RepeatedSpans:
+        if domain not in self.spans:
+            self.spans[domain] = RepeatedSpans(max(10, self.section.span_words), self.section.span_identity)
+        return self.spans[domain]
+
+    def _twin(self, document: Document) -> tuple[str, float] | None:
+        threshold = self.section.near_duplicate
+        if document.domain not in self.near:
+            self.near[document.domain] = NearDocuments(threshold) if self.compiled else NearDuplicates(threshold)
+        near = self.near[document.domain]
+        if isinstance(near, NearDuplicates):
+            return near.copy_of(document.id, document.text)
+        (copy,) = near.add(Packed.of([document.text]), [document.id])
+        return (copy.id, copy.similarity) if copy else None
+
+    def _trim(self, document: Document, text: str, cuts: list[Span], stage: str, rule: str, limit: float) -> bool:
+        """Cut, and say so; False where the document is dropped because too little would be left of it."""
+        section = self.section
         broken = check(text, document.domain, section.prose, section.code)
         if broken:
-            reason = f"repeated paragraphs: too little is left ({document.domain}.{broken})"
-            document.drop(reason, "repeated paragraphs", broken)
-            return
-        document.spans_removed = [Span(start, end, f"repeats {first}") for start, end, first in cuts]
-        document.decision, document.reason = TRIMMED, "repeated paragraphs"
-        removed = sum(end - start for start, end, _ in cuts)
-        document.change("repeated paragraphs", TRIM, text, "paragraph_words", removed, section.paragraph_words)
+            document.drop(f"{stage}: too little is left ({document.domain}.{broken})", stage, broken)
+            return False
+        document.spans_removed = [*document.spans_removed, *cuts]
+        document.decision, document.reason = TRIMMED, stage
+        document.change(stage, TRIM, text, rule, sum(cut.end - cut.start for cut in cuts), limit)
+        return True
+
+
+def before_cuts(cuts: list[Span], place: int) -> int:
+    """Where a character of a text stood before `cuts` (in order, of the text as it was) were made."""
+    for cut in cuts:
+        if cut.start <= place:
+            place += cut.end - cut.start
+    return place
 
 
 @dataclass(frozen=True)

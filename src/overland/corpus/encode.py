@@ -1,9 +1,9 @@
 """Texts to token ids, identical to the Hugging Face tokenizer's and many times faster.
 
 A text is split in `native/pieces.c` as the tokenizer's own pattern splits it; every distinct piece is encoded once, by
-the tokenizer, and remembered. Part of every batch is encoded again by the tokenizer as a whole text and compared: a
-disagreement stops the run. A tokenizer with another pattern, or a machine without a compiler, is served by the
-tokenizer alone.
+the tokenizer's own merges, and remembered. What lies beyond ASCII is asked of the tokenizer. Part of every batch is
+encoded again by the tokenizer as a whole text and compared: a disagreement stops the run. A tokenizer with another
+pattern, or a machine without a compiler, is served by the tokenizer alone.
 
 Special tokens are never produced: a text that spells one gets the ids of its letters.
 """
@@ -59,9 +59,14 @@ class Encoder:
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         self._piece = Tokenizer.from_str(json.dumps({**config, "normalizer": None, "pre_tokenizer": byte_level}))
         self._c = library()
-        self._c.pieces_new.restype = self._c.pieces_unknown.restype = ctypes.c_void_p
+        self._c.pieces_new.restype = ctypes.c_void_p
         self._c.pieces_split.restype = self._c.pieces_count.restype = ctypes.c_int64
         self._state = ctypes.c_void_p(self._c.pieces_new(*split))
+        merges = merge_table(config["model"])
+        if merges is not None and self._c.pieces_merges(
+            self._state, *map(pointer, merges), ctypes.c_int64(len(merges[1]))
+        ):
+            raise OverlandError("tokenize: out of memory for the table of merges")
 
     def __del__(self) -> None:
         if getattr(self, "_state", None):
@@ -115,8 +120,10 @@ class Encoder:
 
     def _learn(self, unknown: int) -> None:
         offsets, kinds = np.empty(unknown + 1, dtype=np.int64), np.empty(unknown, dtype=np.uint8)
-        address = self._c.pieces_unknown(self._state, pointer(offsets), pointer(kinds))
-        raw = ctypes.string_at(address, int(offsets[-1]))
+        self._c.pieces_unknown(self._state, pointer(offsets), pointer(kinds), None)
+        text = np.empty(int(offsets[-1]), dtype=np.uint8)
+        self._c.pieces_unknown(self._state, pointer(offsets), pointer(kinds), pointer(text))
+        raw = text.tobytes()
         bounds = offsets.tolist()
         pieces = [raw[a:b].decode() for a, b in itertools.pairwise(bounds)]
         found: list[list[int]] = [[]] * unknown
@@ -155,6 +162,28 @@ def split_pattern(config: dict[str, Any]) -> str | None:
     if split["type"] != "Split" or split["behavior"] != "Isolated" or split["invert"] or not plain:
         return None
     return split["pattern"].get("Regex")
+
+
+def merge_table(model: dict[str, Any]) -> tuple[NDArray[np.uint32], ...] | None:
+    """(ids of the 256 bytes, left, right and merged ids of each merge in the order of rank) of a byte-level BPE model.
+
+    None where the model does more than merge bytes: then every piece is asked of the tokenizer.
+    """
+    more = ("ignore_merges", "byte_fallback", "fuse_unk", "continuing_subword_prefix", "end_of_word_suffix")
+    vocab: dict[str, int] = model["vocab"]
+    spelled = [vocab.get(char) for char in byte_chars()]
+    if any(model.get(name) for name in more) or None in spelled:
+        return None
+    pairs = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
+    columns = zip(*((vocab[a], vocab[b], vocab[a + b]) for a, b in pairs), strict=True) if pairs else ((), (), ())
+    return tuple(np.array(column, dtype=np.uint32) for column in (spelled, *columns))
+
+
+def byte_chars() -> list[str]:
+    """The character that stands for each byte in byte-level BPE (GPT-2): printable ones for themselves."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:

@@ -7,17 +7,65 @@ counter; a rank takes its slice of every batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from overland.corpus.lookup import read_documents_table
+from overland.corpus.mixing import MixturePlan, Stage, generator
 from overland.corpus.shards import Stream
 from overland.errors import BrokenFileError, OverlandError, UsageError
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+
+
+class Readable(Protocol):
+    """A run of tokens with documents in it: a split (`shards.Stream`) or one domain of it (`DomainStream`)."""
+
+    def __len__(self) -> int: ...
+    def read(self, start: int, count: int) -> NDArray[np.int64]: ...
+    def document_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]: ...
+
+
+class Rows:
+    """Rows of `length` tokens of a stream by number: every epoch shuffles them and shifts their cuts.
+
+    `draws` gives the random generator of an epoch.
+    """
+
+    def __init__(self, stream: Readable, length: int, draws: Callable[[int], np.random.Generator]) -> None:
+        self.stream, self.length, self.draws = stream, length, draws
+        self.per_epoch = max(1, len(stream) // length)
+        self._epoch: tuple[int, int, NDArray[np.int64]] | None = None
+
+    def row(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """(tokens [length + 1], document numbers [length])."""
+        epoch, place = divmod(number, self.per_epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            rng = self.draws(epoch)
+            # The shift moves every cut, so that no token is always last in its row over all epochs.
+            self._epoch = (epoch, int(rng.integers(len(self.stream))), rng.permutation(self.per_epoch))
+        _, shift, order = self._epoch
+        start = shift + int(order[place]) * self.length
+        positions = np.arange(start, start + self.length, dtype=np.int64)
+        return self.stream.read(start, self.length + 1), self.stream.document_at(positions).astype(np.int32)
+
+
+def _philox(seed: int, epoch: int) -> np.random.Philox:
+    return np.random.Philox(key=[seed % 2**64, epoch])
+
+
+def _stack(rows: list[tuple[NDArray[np.int64], NDArray[np.int32]]]) -> Batch:
+    return (
+        np.stack([tokens[:-1] for tokens, _ in rows]),
+        np.stack([tokens[1:] for tokens, _ in rows]),
+        np.stack([documents for _, documents in rows]),
+    )
 
 
 class TokenLoader:
@@ -52,7 +100,7 @@ class TokenLoader:
         self.rank, self.world = rank, world
         self.step = 0
         self.rows_per_epoch = max(1, len(self.stream) // length)
-        self._epoch: tuple[int, int, NDArray[np.int64]] | None = None
+        self._rows = Rows(self.stream, length, lambda epoch: np.random.Generator(_philox(seed, epoch)))
 
     @property
     def tokens_per_epoch(self) -> int:
@@ -66,28 +114,13 @@ class TokenLoader:
         """
         share = self.batch // self.world
         first = self.step * self.batch + self.rank * share
-        rows = [self._row(first + i) for i in range(share)]
+        rows = [self._rows.row(first + i) for i in range(share)]
         self.step += 1
-        return (
-            np.stack([tokens[:-1] for tokens, _ in rows]),
-            np.stack([tokens[1:] for tokens, _ in rows]),
-            np.stack([documents for _, documents in rows]),
-        )
+        return _stack(rows)
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
             yield self.next()
-
-    def _row(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        epoch, place = divmod(number, self.rows_per_epoch)
-        if self._epoch is None or self._epoch[0] != epoch:
-            rng = np.random.Generator(np.random.Philox(key=[self.seed % 2**64, epoch]))
-            # The shift moves every cut, so that no token is always last in its row over all epochs.
-            self._epoch = (epoch, int(rng.integers(len(self.stream))), rng.permutation(self.rows_per_epoch))
-        _, shift, order = self._epoch
-        start = shift + int(order[place]) * self.length
-        positions = np.arange(start, start + self.length, dtype=np.int64)
-        return self.stream.read(start, self.length + 1), self.stream.document_at(positions).astype(np.int32)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs. Independent of rank and world, so that a run may resume on another number."""
@@ -112,6 +145,135 @@ class TokenLoader:
         if not isinstance(state.get("step"), int) or state["step"] < 0:
             raise BrokenFileError(f"loader: the saved state has step={state.get('step')!r}; it must be a count")
         self.step = state["step"]
+
+
+class DomainStream:
+    """The documents of one domain in a split, one after the other, as if they were a split of their own."""
+
+    def __init__(self, stream: Stream, ordinals: NDArray[np.int64]) -> None:
+        self.stream, self.ordinals = stream, ordinals
+        self.begins = stream.starts[:-1][ordinals]
+        lengths = stream.starts[1:][ordinals] - self.begins
+        self.starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def read(self, start: int, count: int) -> NDArray[np.int64]:
+        """Tokens [start, start + count); past the end the domain begins anew."""
+        out = np.empty(count, dtype=np.int64)
+        done = 0
+        while done < count:
+            at = (start + done) % len(self)
+            document = int(np.searchsorted(self.starts, at, side="right")) - 1
+            size = min(count - done, int(self.starts[document + 1]) - at)
+            place = int(self.begins[document]) + at - int(self.starts[document])
+            out[done : done + size] = self.stream.read(place, size)
+            done += size
+        return out
+
+    def document_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Ordinal within the domain of the document at each position, counted on past the end."""
+        rounds, inside = np.divmod(positions, len(self))
+        return np.searchsorted(self.starts, inside, side="right") - 1 + rounds * len(self.ordinals)
+
+
+class MixtureLoader:
+    """Deterministic batches over the domains of a split by a `MixturePlan`; ends after the plan's last row.
+
+    `batch` counts rows over all ranks; every stage's rows must be a multiple of it, and it of `world`. Each batch is of
+    one stage, so its T is that stage's length. The state is the step, and nothing else.
+    """
+
+    def __init__(
+        self,
+        corpus_dir: str | Path,
+        stages: Sequence[Stage],
+        *,
+        batch: int,
+        split: str = "train",
+        max_repeats: Mapping[str, float] | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        verify: bool = True,
+    ) -> None:
+        if world < 1 or not 0 <= rank < world:
+            raise UsageError(f"loader: rank must be in 0..world-1, got rank={rank} world={world}")
+        if batch < 1 or batch % world:
+            raise UsageError(f"loader: batch {batch} does not divide over {world} ranks; make it a multiple")
+        for number, stage in enumerate(stages):
+            if stage.rows % batch:
+                raise UsageError(f"loader: stage {number} has {stage.rows} rows, no multiple of batch {batch}")
+        self.split, self.batch, self.seed, self.rank, self.world = split, batch, seed, rank, world
+        self.domains = domain_streams(corpus_dir, split, verify=verify)
+        self.plan = MixturePlan(stages, {name: len(part) for name, part in self.domains.items()}, max_repeats, seed)
+        self.step = 0
+        self._rows: dict[tuple[str, int], Rows] = {}
+
+    def __len__(self) -> int:
+        """Steps in all."""
+        return len(self.plan) // self.batch
+
+    def next(self) -> Batch:
+        """(input_ids [B, T], targets [B, T], document_ids [B, T]) with B = batch / world: this rank's rows.
+
+        Raises UsageError after the plan's last step.
+        """
+        share = self.batch // self.world
+        first = self.step * self.batch + self.rank * share
+        rows = [self._row(first + i) for i in range(share)]
+        self.step += 1
+        return _stack(rows)
+
+    def __iter__(self) -> Iterator[Batch]:
+        while self.step < len(self):
+            yield self.next()
+
+    def _row(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        drawn = self.plan.row(number)
+        length = self.plan.stages[drawn.stage].length
+        key = (drawn.domain, length)
+        if key not in self._rows:
+            self._rows[key] = Rows(self.domains[drawn.domain], length, lambda epoch: generator(self.seed, *key, epoch))
+        return self._rows[key].row(drawn.number)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resume needs. Independent of rank and world, so that a run may resume on another number."""
+        same = {"batch": self.batch, "seed": self.seed, "split": self.split, "plan": self._fingerprint()}
+        return {"step": self.step, **same}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken. Raises UsageError where this loader would give another stream."""
+        for name, value in self.state_dict().items():
+            if name != "step" and state.get(name) != value:
+                raise UsageError(
+                    f"loader: the saved state has {name}={state.get(name)}, this loader {value}; "
+                    "resume with the recipe and the corpus of the saved run"
+                )
+        if not isinstance(state.get("step"), int) or not 0 <= state["step"] <= len(self):
+            raise BrokenFileError(f"loader: the saved state has step={state.get('step')!r}; it must be a count")
+        self.step = state["step"]
+
+    def _fingerprint(self) -> str:
+        """What decides the stream besides the step: stages, shares and the domains' sizes."""
+        sizes = {name: [len(part), len(part.ordinals)] for name, part in sorted(self.domains.items())}
+        stages = [[stage.rows, stage.length] for stage in self.plan.stages]
+        said = json.dumps([stages, self.plan.shares, sizes], sort_keys=True)
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def domain_streams(corpus_dir: str | Path, split: str, *, verify: bool = True) -> dict[str, DomainStream]:
+    """The domains of a split, by the `domain` column of documents.parquet."""
+    table = read_documents_table(corpus_dir).select(["id", "domain"])
+    domain_of = dict(zip(table["id"].to_pylist(), table["domain"].to_pylist(), strict=True))
+    stream = Stream(corpus_dir, split, verify=verify)
+    names = [domain_of.get(document_id) for document_id in stream.ids]
+    if None in names:
+        missing = stream.ids[names.index(None)]
+        raise BrokenFileError(f"{corpus_dir}/documents.parquet: has no row for document {missing} of split '{split}'")
+    order = np.array(names, dtype=object)
+    return {name: DomainStream(stream, np.flatnonzero(order == name)) for name in sorted(set(order.tolist()))}
 
 
 def heldout_documents(

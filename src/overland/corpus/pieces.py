@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,14 @@ from numpy.typing import NDArray
 from overland import runs
 from overland.corpus import pii
 from overland.corpus.clean import Heldout
+from overland.corpus.compiled import Packed
 from overland.corpus.document import REPLACE, Document, text_hash
+<<<<<<< HEAD
 from overland.corpus.gather import authorisations_of, drawn_order, hold_to_rules, read_entry
+=======
+from overland.corpus.encode import Encoder
+from overland.corpus.gather import authorisations_of, drawn_order, read_entry
+>>>>>>> b1c5f54 (Cut repeated spans, encode by pieces and mix domains in the corpus build)
 from overland.corpus.parts import read_part, write_part
 from overland.corpus.personal_names import names_in
 from overland.corpus.personal_vault import open_vault
@@ -140,15 +145,15 @@ def deidentify(section: CorpusSection, documents: list[Document]) -> None:
 
 
 @lru_cache(maxsize=2)
-def _tokenizer(path: Path) -> Any:
+def _encoder(path: Path) -> Encoder:
     import tokenizers
 
-    return tokenizers.Tokenizer.from_file(str(path))
+    return Encoder(tokenizers.Tokenizer.from_file(str(path)))
 
 
-def encode(path: Path, texts: list[str]) -> Iterator[list[int]]:
+def encode(path: Path, texts: list[str]) -> list[NDArray[np.uint32]]:
     """Ids of each text under the tokenizer (without special tokens) that lies at `path`."""
-    tokenizer = _tokenizer(path)
-    for first in range(0, len(texts), 16):
-        for encoding in tokenizer.encode_batch_fast(texts[first : first + 16], add_special_tokens=False):
-            yield encoding.ids
+    if not texts:
+        return []
+    ids, lengths = _encoder(path).encode(Packed.of(texts))
+    return np.split(ids, np.cumsum(lengths)[:-1])

@@ -202,6 +202,11 @@ class CorpusSection(Section):
     """Quality rules for mathematics."""
     near_duplicate: float = Field(default=0.75, ge=0.5, le=1.0)
     """Word 5-gram Jaccard similarity from which a document counts as a copy of an earlier one."""
+    span_words: int = Field(default=40, ge=0)
+    """A passage of at least so many words that an earlier text has nearly word for word is cut (in code: comments
+    only); 0 leaves such passages. Needs a C compiler, and is left out with a warning where there is none."""
+    span_identity: float = Field(default=0.75, ge=0.5, le=1.0)
+    """Equal words that make a passage nearly word for word, as a share of its length."""
     paragraph_words: int = Field(default=20, ge=5)
     """A paragraph of at least so many words that was seen before is cut (in code: comment blocks only)."""
     deidentify: bool = True

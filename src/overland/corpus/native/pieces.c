@@ -1,5 +1,7 @@
 /* Texts to token ids through a table of pieces: a text is split as the tokenizer's pattern splits it, every distinct
-   piece is encoded once by the tokenizer itself, and the rest is look-up.
+   piece is encoded once, and the rest is look-up. Pieces are merged here by the tokenizer's own table of merges (the
+   lowest rank first, the leftmost of equals: Sennrich, Haddow and Birch 2016); without one, and where a piece is long,
+   the tokenizer is asked.
 
 The split is decided here for ASCII. Where a character beyond it takes part, the text from the piece's start to the next
 place where every pattern splits (a letter, one space or newline, a letter) is a fragment, which goes to the tokenizer
@@ -9,7 +11,10 @@ whole: no Unicode table of ours can disagree with its. */
 enum { HOUSE, CL100K, K3 };           /* see encode.py for the patterns */
 enum { PIECE, FRAGMENT };
 
+#define LONGEST 256 /* bytes of a piece that is merged here: the search is quadratic */
+
 typedef struct { u64 key; i64 text; u32 size, kind; i64 ids; u32 count; } entry_t;
+typedef struct { u64 pair; u32 rank, id; } merge_t;
 
 typedef struct {
     int pattern, digits;
@@ -18,8 +23,11 @@ typedef struct {
     u32 *ids;              /* the entries' ids, set by pieces_learn */
     u32 *order;            /* entry numbers of the batch, in the order of the text */
     u32 *slot;             /* hash table of entry number + 1 */
-    i64 entries, known, text_size, id_size, order_size, slots;
-    i64 entry_room, text_room, id_room, order_room;
+    u32 *pending;          /* entries that the tokenizer must be asked for */
+    merge_t *merge;        /* hash table of pairs of ids, 0 is free */
+    u32 byte_id[256];
+    i64 entries, pending_count, text_size, id_size, order_size, slots, merges;
+    i64 entry_room, text_room, id_room, order_room, pending_room;
 } pieces_t;
 
 static inline int is_letter(u8 c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
@@ -143,7 +151,55 @@ API pieces_t *pieces_new(int pattern, int digits) {
 }
 
 API void pieces_free(pieces_t *t) {
-    free(t->entry), free(t->text), free(t->ids), free(t->order), free(t->slot), free(t);
+    free(t->entry), free(t->text), free(t->ids), free(t->order), free(t->slot), free(t->pending);
+    free(t->merge), free(t);
+}
+
+static inline merge_t *merge_of(const pieces_t *t, u32 a, u32 b) {
+    u64 pair = ((u64)a << 32 | b) + 1, mask = (u64)t->merges - 1, at = mix64(pair) & mask;
+    while (t->merge[at].pair && t->merge[at].pair != pair) at = (at + 1) & mask;
+    return t->merge + at;
+}
+
+/* The tokenizer's merges in the order of rank: left, right and merged ids [count]; byte_id [256]. 1: out of memory. */
+API int pieces_merges(pieces_t *t, const u32 *byte_id, const u32 *left, const u32 *right, const u32 *merged, i64 count) {
+    t->merges = 1024;
+    while (t->merges < count * 2) t->merges *= 2;
+    t->merge = calloc((size_t)t->merges, sizeof *t->merge);
+    if (!t->merge) return 1;
+    memcpy(t->byte_id, byte_id, sizeof t->byte_id);
+    for (i64 i = 0; i < count; i++) {
+        merge_t *m = merge_of(t, left[i], right[i]);
+        if (!m->pair) *m = (merge_t){((u64)left[i] << 32 | right[i]) + 1, (u32)i, merged[i]};
+    }
+    return 0;
+}
+
+static u32 merge_piece(const pieces_t *t, const u8 *s, i64 n, u32 *id) {
+    u32 rank[LONGEST], merged[LONGEST];
+    for (i64 i = 0; i < n; i++) id[i] = t->byte_id[s[i]];
+    for (i64 i = 0; i + 1 < n; i++) {
+        const merge_t *m = merge_of(t, id[i], id[i + 1]);
+        rank[i] = m->pair ? m->rank : 0xFFFFFFFFu, merged[i] = m->id;
+    }
+    while (n > 1) {
+        i64 best = 0;
+        for (i64 i = 1; i + 1 < n; i++)
+            if (rank[i] < rank[best]) best = i;
+        if (rank[best] == 0xFFFFFFFFu) break;
+        id[best] = merged[best];
+        n--;
+        memmove(id + best + 1, id + best + 2, (size_t)(n - best - 1) * sizeof *id);
+        if (best + 1 < n) {
+            memmove(rank + best + 1, rank + best + 2, (size_t)(n - best - 2) * sizeof *rank);
+            memmove(merged + best + 1, merged + best + 2, (size_t)(n - best - 2) * sizeof *merged);
+        }
+        for (i64 i = best ? best - 1 : 0; i <= best && i + 1 < n; i++) {
+            const merge_t *m = merge_of(t, id[i], id[i + 1]);
+            rank[i] = m->pair ? m->rank : 0xFFFFFFFFu, merged[i] = m->id;
+        }
+    }
+    return (u32)n;
 }
 
 static int widen(pieces_t *t) {
@@ -175,14 +231,23 @@ static i64 entry_of(pieces_t *t, const u8 *s, i64 n, int kind) {
     t->text_size += n;
     t->slot[at] = (u32)++t->entries;
     i64 number = t->entries - 1;
+    if (kind == PIECE && t->merge && n <= LONGEST) {
+        if (!grow((void **)&t->ids, &t->id_room, t->id_size + n, sizeof *t->ids)) return -1;
+        t->entry[number].ids = t->id_size;
+        t->entry[number].count = merge_piece(t, s, n, t->ids + t->id_size);
+        t->id_size += t->entry[number].count;
+    } else {
+        if (!grow((void **)&t->pending, &t->pending_room, t->pending_count + 1, sizeof *t->pending)) return -1;
+        t->pending[t->pending_count++] = (u32)number;
+    }
     return t->entries * 2 > t->slots && !widen(t) ? -1 : number;
 }
 
 /* Splits a batch. ends [n]: how many entries of t->order lie before each text's end. Returns the number of entries that
-   are not known yet (numbers known ... entries), -1 where memory is out. Above `limit` bytes the table begins anew. */
+   the tokenizer must be asked for, -1 where memory is out. Above `limit` bytes the table begins anew. */
 API i64 pieces_split(pieces_t *t, const u8 *data, const i64 *offset, i64 n, i64 limit, i64 *ends) {
     if (t->text_size + t->id_size * 4 + t->entries * (i64)sizeof *t->entry > limit) {
-        t->entries = t->known = t->text_size = t->id_size = 0;
+        t->entries = t->text_size = t->id_size = t->pending_count = 0;
         memset(t->slot, 0, (size_t)t->slots * sizeof *t->slot);
     }
     t->order_size = 0;
@@ -211,30 +276,30 @@ API i64 pieces_split(pieces_t *t, const u8 *data, const i64 *offset, i64 n, i64 
         }
         ends[d] = t->order_size;
     }
-    return t->entries - t->known;
+    return t->pending_count;
 }
 
-/* The bytes of the unknown entries: their kinds and offsets [count + 1] into what pieces_text gives. */
-API const u8 *pieces_unknown(const pieces_t *t, i64 *offset, u8 *kind) {
-    i64 count = t->entries - t->known, base = count ? t->entry[t->known].text : 0;
-    for (i64 i = 0; i < count; i++) {
-        offset[i] = t->entry[t->known + i].text - base;
-        kind[i] = (u8)t->entry[t->known + i].kind;
+/* What the tokenizer must be asked for: kinds [pending] and offsets [pending + 1]; with `out`, the bytes as well. */
+API void pieces_unknown(const pieces_t *t, i64 *offset, u8 *kind, u8 *out) {
+    i64 at = 0;
+    for (i64 i = 0; i < t->pending_count; i++) {
+        const entry_t *e = t->entry + t->pending[i];
+        offset[i] = at;
+        kind[i] = (u8)e->kind;
+        if (out) memcpy(out + at, t->text + e->text, e->size);
+        at += e->size;
     }
-    offset[count] = t->text_size - base;
-    return t->text + base;
+    offset[t->pending_count] = at;
 }
 
-/* Tells the ids of the unknown entries, in their order: counts [entries - known], ids flat. Returns 1: no memory. */
+/* The tokenizer's answers in the same order: counts [pending], ids flat. Returns 1 where memory is out. */
 API int pieces_learn(pieces_t *t, const u32 *counts, const u32 *ids, i64 total) {
     if (!grow((void **)&t->ids, &t->id_room, t->id_size + total, sizeof *t->ids)) return 1;
     memcpy(t->ids + t->id_size, ids, (size_t)total * sizeof *ids);
-    for (i64 at = t->id_size; t->known < t->entries; t->known++) {
-        t->entry[t->known].ids = at;
-        t->entry[t->known].count = *counts;
-        at += *counts++;
-    }
+    for (i64 i = 0, at = t->id_size; i < t->pending_count; at += counts[i++])
+        t->entry[t->pending[i]].ids = at, t->entry[t->pending[i]].count = counts[i];
     t->id_size += total;
+    t->pending_count = 0;
     return 0;
 }
 
