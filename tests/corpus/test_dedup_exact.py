@@ -57,7 +57,11 @@ def test_long_substrings_name_their_source_and_cut_no_character() -> None:
         repeated_substrings(Packed.of(texts), ["a", "b"], 3)
 
 
-@given(st.lists(st.lists(st.sampled_from(["one two", "two  three four", "", " x", "five six seven"]), max_size=8), max_size=4))
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["one two", "two  three four", "", " x", "five six seven"]), max_size=8), max_size=4
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_lines_are_those_of_a_plain_dictionary(documents: list[list[str]]) -> None:
     texts = ["\n".join(lines) for lines in documents]
@@ -88,14 +92,21 @@ def test_paragraphs_are_cut_whole() -> None:
 
 def test_evaluation_items_are_found_edited_and_inside_other_text() -> None:
     rng = random.Random(2)
-    items = {f"q{n}": prose(f"question {n}", 40) for n in range(20)} | {"short": "the quick berta dorisk calota jumps", "tiny": "two words"}
+    items = {f"q{n}": prose(f"question {n}", 40) for n in range(20)} | {
+        "short": "the quick berta dorisk calota jumps",
+        "tiny": "two words",
+    }
     texts = [prose(f"train {n}", 120) for n in range(30)]
     texts[3] += " " + edited(items["q7"], 0.05, rng)
     texts[9] = items["q1"][:150] + texts[9]
     texts[11] += " The quick, berta dorisk CALOTA jumps."
     checker = Decontaminator(items)
     found = checker.check(Packed.of(texts))
-    assert {i: {s.source for s in c.spans} for i, c in enumerate(found) if c.spans} == {3: {"q7"}, 9: {"q1"}, 11: {"short"}}
+    assert {i: {s.source for s in c.spans} for i, c in enumerate(found) if c.spans} == {
+        3: {"q7"},
+        9: {"q1"},
+        11: {"short"},
+    }
     assert 0.1 < found[3].share < 0.5
     assert checker.too_short == ["tiny"]
     assert len(RARE) > 5

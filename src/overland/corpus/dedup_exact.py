@@ -80,7 +80,9 @@ def repeated_substrings(
     ends may lie inside a character, and `whole_characters` brings them to its bounds.
     """
     if size < 16 or len(ids) != len(texts):
-        raise UsageError(f"repeated substrings: size={size} must be at least 16, and {len(texts)} texts need as many ids")
+        raise UsageError(
+            f"repeated substrings: size={size} must be at least 16, and {len(texts)} texts need as many ids"
+        )
     address = ctypes.c_void_p()
     run = library().overland_substrings
     run.restype = ctypes.c_int64
@@ -88,7 +90,9 @@ def repeated_substrings(
     count = run(pointer(texts.data), pointer(texts.offsets), *numbers, ctypes.byref(address))
     if count < 0:
         raise OverlandError("repeated substrings: out of memory; build by parts")
-    found = np.frombuffer(ctypes.string_at(address, count * _COPY.itemsize), dtype=_COPY) if count else np.empty(0, _COPY)
+    found = (
+        np.frombuffer(ctypes.string_at(address, count * _COPY.itemsize), dtype=_COPY) if count else np.empty(0, _COPY)
+    )
     library().overland_release(address)
     return _grouped(found, len(texts), ids, 0)
 

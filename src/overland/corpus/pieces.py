@@ -20,12 +20,8 @@ from overland.corpus import pii
 from overland.corpus.clean import Heldout
 from overland.corpus.compiled import Packed
 from overland.corpus.document import REPLACE, Document, text_hash
-<<<<<<< HEAD
-from overland.corpus.gather import authorisations_of, drawn_order, hold_to_rules, read_entry
-=======
 from overland.corpus.encode import Encoder
-from overland.corpus.gather import authorisations_of, drawn_order, read_entry
->>>>>>> b1c5f54 (Cut repeated spans, encode by pieces and mix domains in the corpus build)
+from overland.corpus.gather import authorisations_of, drawn_order, hold_to_rules, read_entry
 from overland.corpus.parts import read_part, write_part
 from overland.corpus.personal_names import names_in
 from overland.corpus.personal_vault import open_vault
