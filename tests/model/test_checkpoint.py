@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import random_ids, tiny
+from tiny import TINY, random_ids, tiny
 
+from model.test_families import CASES
 from overland.errors import BrokenFileError, UsageError
-from overland.model import load_model, save_model
+from overland.model import Decoder, DecoderConfig, load_model, save_model
 
 
 @pytest.fixture
@@ -171,3 +174,76 @@ def test_what_is_neither_folder_nor_preset_says_what_is(tmp_path: Path, folder: 
     (folder / "model.safetensors").unlink()
     with pytest.raises(UsageError, match=r"model\.safetensors is missing"):
         load_model(folder)
+
+
+def test_shards_and_their_index(folder: Path, tmp_path: Path) -> None:
+    model = load_model(folder)
+    save_model(model, tmp_path / "sharded", shard_bytes=10_000)
+    files = sorted(p.name for p in (tmp_path / "sharded").glob("*.safetensors"))
+    assert len(files) > 3
+    assert files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    assert all((tmp_path / "sharded" / name).stat().st_size < 20_000 for name in files)
+    index = json.loads((tmp_path / "sharded" / "model.safetensors.index.json").read_text())
+    whole = load_file(folder / "model.safetensors")
+    assert index["weight_map"].keys() == whole.keys()
+    assert index["metadata"]["total_size"] == sum(value.nbytes for value in whole.values())
+    again = load_model(tmp_path / "sharded")
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    (tmp_path / "sharded" / files[1]).unlink()
+    with pytest.raises(BrokenFileError, match=rf"index\.json: names '{files[1]}', which is not a file"):
+        load_model(tmp_path / "sharded")
+
+
+def test_weights_of_a_wrong_type_are_named(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, NAME: tensors[NAME].to(torch.int32)}, folder / "model.safetensors")
+    with pytest.raises(BrokenFileError, match=rf"'{NAME}' has type I32; valid: F64, F32, BF16, F16"):
+        load_model(folder)
+    save_file({**tensors, NAME: tensors[NAME].to(torch.float8_e4m3fn)}, folder / "model.safetensors")
+    with pytest.raises(BrokenFileError, match=rf"'{NAME}' has type F8_E4M3"):
+        load_model(folder)
+
+
+def test_loading_takes_the_model_and_a_shard(tmp_path: Path) -> None:
+    """Peak memory of a process that loads ten shards, beyond what it had before; a second copy would be 2."""
+    config = {**TINY, "hidden_size": 256, "vocab_size": 1024, "num_experts": 96, "routed_expert_hidden_size": 128}
+    model = Decoder(DecoderConfig.from_dict({**config, "moe_intermediate_size": 96, "intermediate_size": 1024}))
+    size = sum(value.nbytes for value in model.state_dict().values())
+    assert size > 40e6
+    save_model(model, tmp_path, shard_bytes=size // 10)
+    del model
+    save_model(tiny(torch.float32), tmp_path / "small")  # loaded first, so that what loading itself imports is there
+    code = (
+        "import sys\nfrom overland.model import load_model\n"
+        "def high():\n    lines = open('/proc/self/status').read().splitlines()\n"
+        "    return next(int(line.split()[1]) for line in lines if line.startswith('VmHWM')) * 1024\n"
+        "load_model(sys.argv[1] + '/small')\nbefore = high()\nload_model(sys.argv[1])\nprint(high() - before)"
+    )
+    if not Path("/proc/self/status").exists():
+        pytest.skip("peak memory is read from /proc, which this system has not")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1.25 * size
+
+
+@pytest.mark.parametrize("place", [0.001, 0.3, 0.999])
+def test_a_flipped_byte_in_the_header_is_found_and_one_in_a_weight_stays_finite(folder: Path, place: float) -> None:
+    """The format has no checksum: damage to a weight is found only where it stops being finite."""
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[int(place * len(data))] ^= 0xFF
+    weights.write_bytes(bytes(data))
+    if place < 0.1:
+        with pytest.raises(BrokenFileError, match=r"^[^\n]*model\.safetensors: [^\n]*$"):
+            load_model(folder)
+    else:
+        assert all(torch.isfinite(value).all() for value in load_model(folder).state_dict().values())
+
+
+def test_a_bias_that_the_familys_files_have_no_place_for_is_not_lost_silently(tmp_path: Path) -> None:
+    model = Decoder(DecoderConfig.from_dict(CASES["mixtral"]))
+    layer = model.model.layers[0]
+    layer.block_sparse_moe.gate.e_score_correction_bias[1] = 0.5  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match="e_score_correction_bias' is not zero, and the files of family mixtral"):
+        save_model(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

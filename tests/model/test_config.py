@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import TINY
+import torch
+from tiny import TINY, random_ids, tiny
 
+from model.test_families import CASES
 from overland.errors import UsageError
 from overland.model import PRESETS, DecoderConfig, preset
+
+LISTS: dict[str, Any] = TINY["linear_attn_config"]  # type: ignore[assignment]
 
 
 def test_a_config_survives_its_file() -> None:
@@ -47,9 +51,48 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], named: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "fields, named",
+    [
+        ({"model_type": "qwen3_mo"}, "model_type = 'qwen3_mo' is not a family.*Did you mean qwen3_moe"),
+        ({**CASES["deepseek_v3"], "kv_lora_rank": "deep"}, "kv_lora_rank = 'deep'"),
+        ({k: v for k, v in CASES["deepseek_v3"].items() if k != "v_head_dim"}, "v_head_dim is missing"),
+        ({**CASES["deepseek_v3"], "n_group": 3}, "expert groups = 3 does not divide num_experts = 8"),
+        ({**CASES["deepseek_v3"], "topk_group": 5}, "topk_group = 5 exceeds"),
+        ({**CASES["deepseek_v3"], "scoring_func": "softmax"}, "scoring_func = 'softmax'.*valid: 'sigmoid'"),
+        ({**CASES["llama"], "num_key_value_heads": 3}, "num_key_value_heads = 3 does not divide"),
+        ({**CASES["llama"], "num_hidden_layers": 0}, "num_hidden_layers = 0"),
+        ({**CASES["llama"], "rope_scaling": {"rope_type": "longrope"}}, "rope type = 'longrope'.*valid: default"),
+        ({**CASES["llama"], "hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported for llama"),
+        ({**CASES["gpt_oss"], "layer_types": ["full_attention"]}, "layer_types names 1 layers"),
+        ({**CASES["deepseek_v32"], "index_topk": 0}, "index_topk = 0"),
+        ({**TINY, "dsa_config": {"num_heads": 4, "head_dim": 8, "topk": 4, "dsa_layers": [1]}}, r"dsa_layers \[1\]"),
+        ({**TINY, "linear_attn_config": {**LISTS, "kda_layers": [1, 3, 3]}}, r"names a layer twice: \[3\]"),
+        ({**TINY, "linear_attn_config": None}, "linear_attn_config"),
+        ({"text_config": [1]}, "text_config is a list"),
+    ],
+)
+def test_a_wrong_field_of_any_family_is_named(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=f"^here.json: .*{named}") as caught:
+        DecoderConfig.from_dict(fields, source="here.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_more_tokens_than_the_context_holds_are_refused() -> None:
+    model = tiny(torch.float32)
+    with pytest.raises(UsageError, match="context = 97 tokens exceeds max_position_embeddings = 96"):
+        model(random_ids(1, 97))
+    with torch.no_grad():
+        cache = model.new_cache(1)
+        model(random_ids(1, 90), cache=cache)
+        with pytest.raises(UsageError, match="context = 97 tokens"):
+            model(random_ids(1, 7), cache=cache)
+        assert cache.lengths.tolist() == [90]
+
+
 def test_an_unknown_preset_lists_the_known_ones() -> None:
     assert Path("nano").name in PRESETS
-    with pytest.raises(UsageError, match="'nanoo' is not a preset; valid: nano"):
+    with pytest.raises(UsageError, match=r"'nanoo' is not a preset; valid: .*nano"):
         preset("nanoo")
     assert preset("nano", vocab_size=700).vocab_size == 700
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from tiny import TINY, random_ids, tiny
 
+from model.test_families import CASES
 from overland.errors import BrokenFileError, UsageError
-from overland.model import Cache, DecoderConfig, save_model
+from overland.model import Cache, Decoder, DecoderConfig, save_model
 from overland.model.info import cache_bytes, count_components, describe
 
 
@@ -26,7 +27,8 @@ def held(cache: Cache) -> int:
 
 def test_every_parameter_is_counted_once() -> None:
     model = tiny(torch.float32)
-    assert sum(count_components(model).values()) == sum(p.numel() for p in model.parameters())
+    stored = sum(value.numel() for value in model.state_dict().values())  # selection biases too
+    assert sum(count_components(model).values()) == stored
     routed = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
     assert count_components(model)["routed experts"] == routed
 
@@ -47,7 +49,7 @@ def test_a_folder_is_described_like_the_model_that_it_holds(tmp_path: Path) -> N
     save_model(model, tmp_path)
     found = describe(tmp_path)
     config = DecoderConfig.from_dict(TINY)
-    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.parameters == sum(value.numel() for value in model.state_dict().values())
     assert config.moe is not None
     unchosen = found.components["routed experts"] * (1 - config.moe.top_k / config.moe.experts)
     assert found.active == pytest.approx(found.parameters - unchosen, abs=1)
@@ -62,8 +64,21 @@ def test_latents_take_half_the_bytes_in_a_half_wide_type() -> None:
 def test_wrong_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="dtype = 'int8'"):
         describe("nano", "int8")
+    with pytest.raises(UsageError, match="context = 4097 tokens; valid: 1 to 4096 for nano"):
+        describe("nano", at_context=4097)
     with pytest.raises(UsageError, match="neither a folder"):
         describe("nanno")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BrokenFileError, match=r"config\.json: cannot be read"):
         describe(tmp_path)
+
+
+def test_a_tied_head_is_the_embedding_and_prediction_blocks_are_counted_apart() -> None:
+    tied = DecoderConfig.from_dict(CASES["llama tied, stretched"])
+    components = count_components(Decoder(tied))
+    assert "output head" not in components
+    assert sum(components.values()) == sum(p.numel() for p in Decoder(tied).parameters())
+    ahead = tiny(num_nextn_predict_layers=2)
+    found = count_components(ahead)
+    assert found["multi-token prediction"] == sum(v.numel() for v in ahead.model.mtp.state_dict().values())
+    assert sum(found.values()) == sum(v.numel() for v in ahead.state_dict().values())

@@ -80,8 +80,8 @@ def load_model(
 ) -> Decoder:
     """A model from a folder, or a freshly initialised preset, in `dtype` but for what is fp32 in released files.
 
-    Without `dtype` everything is fp32. MXFP4 matrices are decoded, unless `keep` takes them in packed. Raises UsageError
-    where neither exists and BrokenFileError naming the tensor or file that is wrong.
+    Without `dtype` everything is fp32. MXFP4 matrices are decoded, unless `keep` takes them in packed. Raises
+    UsageError where neither exists and BrokenFileError naming the tensor or file that is wrong.
     """
     directory = Path(dir_or_preset)
     if directory.exists() or str(dir_or_preset) not in PRESETS:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from overland.errors import UsageError
 from overland.model.cache import Cache
 from overland.model.config import DecoderConfig
 from overland.model.context import Context, IndexerStage, angles, cut
@@ -95,8 +96,12 @@ class DecoderModel(nn.Module):
         self.mtp = nn.ModuleList(MTP(config) for _ in range(config.mtp_layers))
 
     def context(self, input_ids: Tensor, packing: Packing | None, cache: Cache | None) -> Context:
-        """Where the tokens stand and what they may see."""
+        """Where the tokens stand and what they may see. Raises UsageError beyond max_position_embeddings."""
         B, T = input_ids.shape
+        longest = T if cache is None or T == 0 else T + int(cache.lengths.max())
+        if longest > self.config.max_position_embeddings and (packing is None or packing.lengths is None):
+            most = self.config.max_position_embeddings
+            raise UsageError(f"context = {longest} tokens exceeds max_position_embeddings = {most}; send fewer")
         valid_BT = packing.valid(B, T, input_ids.device) if packing else None
         context = Context(packing, cache.lengths if cache else None, None, valid_BT)
         dtype = self.embed_tokens.weight.dtype

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -16,60 +18,115 @@ from overland.errors import UsageError
 from overland.model.checkpoint import load_config
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Decoder
+from overland.model.families import FAMILIES
+from overland.model.families.kimi_vision import K3_VISION, vision_tensors
+from overland.model.families.tensors import Header, header_bytes, released_header
 from overland.model.layer import DecoderLayer
 from overland.model.moe import MoE
-from overland.model.presets import PRESETS, preset
+from overland.model.presets import PRESETS, VISION, preset
 
 DTYPES = ("float32", "bfloat16", "float16")
+AHEAD = "multi-token prediction"
+A_LOG_MULTIPLE = 128  # the K3 release pads its 96 heads to this
+
+
+@dataclass(frozen=True)
+class ReleaseInfo:
+    """A whole K3 release on disk: text with MXFP4 experts and A_log padded as released, vision tower and projector."""
+
+    tensors: int
+    text_bytes: int
+    vision_parameters: int
+    vision_bytes: int
+    bytes: int
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Parameters are counted, buffers are not. `active`: all but the routed experts that a token does not choose."""
+    """What a checkpoint stores is counted, selection biases included.
+
+    `active`: what one token uses, so all but the routed experts that it does not choose and the prediction blocks.
+    """
 
     source: str
+    family: str
     parameters: int
     active: int
+    active_without_input_embedding: int
     components: dict[str, int]
     layers: str
     context: int
+    bytes_bf16: int
+    """On disk with everything in bf16 but what the releases keep in fp32."""
+    bytes_mxfp4: int | None
+    """The same with the routed experts in MXFP4; None where 32 does not divide their widths, or there are none."""
+    release: ReleaseInfo | None
     dtype: str
     cache_bytes_per_token: int
-    """What each further token adds: the latents of the full-attention layers."""
+    """What each further token adds: latents, keys and values of the layers that attend."""
     cache_bytes_per_sequence: int
     """What a sequence holds whatever its length: KDA's states and the convolutions' last inputs."""
+    at_context: int
+    cache_bytes_at_context: int
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def describe(source: str | os.PathLike[str], dtype: str = "float32") -> ModelInfo:
+def describe(source: str | os.PathLike[str], dtype: str = "float32", at_context: int | None = None) -> ModelInfo:
     """Describe a preset or a model folder; of a folder only config.json is read.
 
-    `dtype` is that of activations, so of the latents; KDA's state keeps float32 at least, as in a real run.
-    Raises UsageError for an unknown name or type, BrokenFileError for a damaged config.json.
+    `dtype` is that of activations, so of the caches; KDA's state keeps float32 at least, as in a real run.
+    `at_context` is the number of tokens that a cache is counted for, the model's whole context if None.
+    Raises UsageError for an unknown name, type or context, BrokenFileError for a damaged config.json.
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype = {dtype!r}; valid: {', '.join(DTYPES)}")
-    config = _config(source)
+    config, vision = _config(source)
+    tokens = config.max_position_embeddings if at_context is None else at_context
+    if not 1 <= tokens <= config.max_position_embeddings:
+        raise UsageError(f"context = {tokens} tokens; valid: 1 to {config.max_position_embeddings} for {source}")
     with torch.device("meta"):
         model = Decoder(config).to(getattr(torch, dtype))
     components = count_components(model)
     total = sum(components.values())
     routed = components.get("routed experts", 0)
     unused = routed * (config.moe.experts - config.moe.top_k) // config.moe.experts if config.moe else 0
+    active = total - unused - components.get(AHEAD, 0)
     per_token, per_sequence = cache_bytes(model)
+    family, state = FAMILIES[config.family], model.state_dict()
+    packable = config.moe is not None and not any(
+        w % 32 for w in (config.moe.latent or config.hidden_size, config.moe.width)
+    )
+    packed = released_header(family, config, state, mxfp4=True) if packable else None
     return ModelInfo(
         source=str(source),
+        family=config.family,
         parameters=total,
-        active=total - unused,
+        active=active,
+        active_without_input_embedding=active - components["embedding"],
         components=components,
         layers=layer_line(config),
         context=config.max_position_embeddings,
+        bytes_bf16=header_bytes(released_header(family, config, state)),
+        bytes_mxfp4=None if packed is None else header_bytes(packed),
+        release=None if packed is None or vision is None else _release(packed, vision),
         dtype=dtype,
         cache_bytes_per_token=per_token,
         cache_bytes_per_sequence=per_sequence,
+        at_context=tokens,
+        cache_bytes_at_context=per_sequence + tokens * per_token,
     )
+
+
+def _release(packed: Header, vision: dict[str, Any]) -> ReleaseInfo:
+    def stored(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (-(-shape[0] // A_LOG_MULTIPLE) * A_LOG_MULTIPLE,) if name.endswith("A_log") else shape
+
+    text = header_bytes({name: (dtype, stored(name, shape)) for name, (dtype, shape) in packed.items()})
+    tower = vision_tensors(vision)
+    parameters = sum(math.prod(shape) for shape in tower.values())
+    return ReleaseInfo(len(packed) + len(tower), text, parameters, 2 * parameters, text + 2 * parameters)
 
 
 def layer_line(config: DecoderConfig) -> str:
@@ -116,13 +173,19 @@ def _named(model: Decoder) -> Iterator[tuple[str, Tensor]]:
             *_moe_parts(layer.block_sparse_moe),
         ]
         for name, module in parts:
-            for parameter in module.parameters() if module is not None else ():
+            # what is stored: parameters, and the selection bias where the family keeps one
+            for parameter in module.state_dict(keep_vars=True).values() if module is not None else ():
                 taken.add(id(parameter))
                 yield name, parameter
     for parameter in model.lm_head.parameters():
         if id(parameter) not in taken:  # a tied head is the embedding
             taken.add(id(parameter))
             yield "output head", parameter
+    for parameter in body.mtp.parameters():
+        taken.add(id(parameter))
+        yield AHEAD, parameter
+    for buffer in body.mtp.buffers():
+        yield AHEAD, buffer
     for parameter in model.parameters():
         if id(parameter) not in taken:
             yield "norms and depth queries", parameter
@@ -140,7 +203,10 @@ def _moe_parts(moe: MoE | None) -> list[tuple[str, nn.Module | None]]:
     ]
 
 
-def _config(source: str | os.PathLike[str]) -> DecoderConfig:
+def _config(source: str | os.PathLike[str]) -> tuple[DecoderConfig, dict[str, Any] | None]:
+    """The text config, and the vision part's where there is one."""
     if not Path(source).exists() and str(source) in PRESETS:
-        return preset(str(source))
-    return load_config(source)
+        return preset(str(source)), VISION.get(str(source))
+    config = load_config(source)
+    vision = json.loads((Path(source) / "config.json").read_text("utf-8")).get("vision_config")
+    return config, {**K3_VISION, **vision} if isinstance(vision, dict) else None

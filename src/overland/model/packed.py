@@ -121,7 +121,8 @@ def check_pairs(found: Mapping[str, HeaderLike]) -> dict[str, tuple[int, ...]]:
         if not fits or {packed.dtype, scales.dtype} != {"U8"}:
             raise BrokenFileError(
                 f"{packed.file}: '{matrix}{ends[0]}' {packed.dtype} {list(packed.shape)} and "
-                f"'{ends[1]}' {scales.dtype} {list(scales.shape)} are not MXFP4; a row of K weights is K/2 bytes and K/32 scale bytes"
+                f"'{ends[1]}' {scales.dtype} {list(scales.shape)} are not MXFP4; "
+                "a row of K weights is K/2 bytes and K/32 scale bytes"
             )
         *before, out, groups = scales.shape
         width = groups * kernels.MXFP4_BLOCK

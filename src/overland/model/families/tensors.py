@@ -7,6 +7,7 @@ Shapes: E experts, Z expert input, I expert width. Source: reference/architectur
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from overland.model.families.family import ExpertNames, Family
 
 # What the released files keep in fp32 whatever the rest has: rounding would move decays and flip routes.
 WIDE = ("A_log", "dt_bias", "o_norm.weight", "conv1d.weight", "e_score_correction_bias")
+Header = dict[str, tuple[str, tuple[int, ...]]]
+ITEM_BYTES = {"F32": 4, "BF16": 2, "U8": 1}
 PADDED = ("A_log",)  # the released files pad the heads with zeros
 
 
@@ -117,3 +120,26 @@ def _fused(names: ExpertNames, base: str, ours: str, part: str, value: Tensor) -
             lambda p: p.view(*p.shape[:-1], 2, half).transpose(-1, -2),
         )
     return Piece(f"{base}.{name}", tuple(value.shape), ours, lambda p: p)
+
+
+def released_dtype(name: str) -> str:
+    """What type the releases store a tensor in that is not quantised: "F32" or "BF16"."""
+    return "F32" if name.endswith(WIDE) else "BF16"
+
+
+def released_header(family: Family, config: DecoderConfig, state: Mapping[str, Tensor], mxfp4: bool = False) -> Header:
+    """Name -> (type, shape) of all tensors in a released checkpoint of this model; `mxfp4` packs the routed experts."""
+    header: Header = {}
+    for piece in pieces(family, config, state):
+        if mxfp4 and ".experts." in piece.name:
+            out, width = piece.shape
+            header[f"{piece.name}_packed"] = ("U8", (out, width // 2))
+            header[f"{piece.name}_scale"] = ("U8", (out, width // 32))
+        else:
+            header[piece.name] = (released_dtype(piece.name), piece.shape)
+    return header
+
+
+def header_bytes(header: Header) -> int:
+    """Bytes of all tensors together."""
+    return sum(ITEM_BYTES[dtype] * math.prod(shape) for dtype, shape in header.values())
