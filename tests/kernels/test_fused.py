@@ -109,6 +109,19 @@ def test_the_choice_and_the_margins_are_those_of_topk(E: int, k: int, monkeypatc
     assert found[0][1].sum() == 200 * E
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_attention_to_latents_is_the_same_in_both_forms_and_sees_no_junk(dtype: torch.dtype) -> None:
+    q, e, seen = drawn(3, 2, 4, 20).to(dtype), drawn(3, 40, 20, seed=1).to(dtype), torch.tensor([0, 17, 38])
+    args = (seen, 12, 0.3)
+    with torch.no_grad():
+        m = kernels.attend_latents(q, e, *args)
+        torch.testing.assert_close(m, kernels.attend_latents_reference(q, e, *args))
+        e[1, 19:] = float("nan")
+        assert torch.equal(kernels.attend_latents(q, e, *args), m)
+        with pytest.raises(IndexError, match="38 tokens seen and 3 queries do not fit into 40 slots"):
+            kernels.attend_latents(drawn(3, 3, 4, 20).to(dtype), e, *args)
+
+
 def test_recorded_experts_that_do_not_exist_are_refused() -> None:
     with pytest.raises(IndexError, match=r"in 0..4, not in 0..3"):
         kernels.choose_experts(torch.zeros(1, 4), torch.zeros(4), 2, torch.tensor([[0, 4]]))

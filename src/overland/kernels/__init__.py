@@ -13,6 +13,7 @@ from overland.kernels.compiled import compiled_state
 from overland.kernels.depth_mix import depth_mix, depth_mix_reference
 from overland.kernels.experts import grouped_product, grouped_product_reference
 from overland.kernels.kda import kda, kda_chunk, kda_recurrent
+from overland.kernels.latent_attention import attend_latents, attend_latents_reference
 from overland.kernels.log_decay import log_decay, log_decay_reference
 from overland.kernels.mxfp4 import (
     MXFP4_BLOCK,
@@ -52,6 +53,8 @@ __all__ = [
     "MXFP4_RULES",
     "MXFP4_SEARCH",
     "MXFP4_VALUES",
+    "attend_latents",
+    "attend_latents_reference",
     "choose_experts",
     "choose_experts_reference",
     "compiled_state",

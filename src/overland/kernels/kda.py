@@ -20,7 +20,7 @@ CHUNK = 16  # with a log decay above -5 a tile of 16 spans less than e^80, and e
 UNIT_EPS = 1e-6
 
 _native = Compiled("kda", kda_forward="ppp ppppp ppp iiiiii", kda_backward="pppppp ppp ppppp pp iiiiii",
-                   kda_step="pp ppppp pp iiiiii")  # fmt: skip
+                   kda_step="ppp ppppp pp iiiiii")  # fmt: skip
 _WIDEST = 128  # channels of a head that the compiled form holds
 
 
@@ -83,12 +83,11 @@ def _without_gradient(
     q, k, v, g, beta = (x.contiguous() for x in (q, k, v, g, beta))
     (B, T, H, K), V = q.shape, v.shape[-1]
     state = q.new_zeros(B, H, K, V) if state is None else state
-    o, sizes = (torch.empty_like if lengths is None else torch.zeros_like)(v), (B, T, H, K, V, unit)
+    o, sizes = torch.empty_like(v), (B, T, H, K, V, unit)
+    final = torch.empty_like(state, memory_format=torch.contiguous_format)
     if T <= 4:  # a tile would be mostly padding
-        final = state.clone(memory_format=torch.contiguous_format)
-        _native("kda_step", o, final, q, k, v, g, beta, documents, lengths, *sizes)
+        _native("kda_step", o, final, state.contiguous(), q, k, v, g, beta, documents, lengths, *sizes)
     else:
-        final = torch.empty_like(state, memory_format=torch.contiguous_format)
         inputs = (q, k, v, g, beta, state.contiguous())
         _native("kda_forward", o, final, None, *inputs, documents, lengths, *sizes)
     return o, final
@@ -110,7 +109,7 @@ class _CompiledKDA(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         q, k, v, g, beta = (x.contiguous() for x in (q, k, v, g, beta))
         (B, T, H, K), V = q.shape, v.shape[-1]
-        o, final = (torch.empty_like if lengths is None else torch.zeros_like)(v), q.new_empty(B, H, K, V)
+        o, final = torch.empty_like(v), q.new_empty(B, H, K, V)
         states = q.new_empty(B, H, -(-T // CHUNK), K, V)  # the state that enters each chunk, for the backward
         entering, ctx.sizes = state.contiguous() if state is not None else None, (B, T, H, K, V, unit)
         _native("kda_forward", o, final, states, q, k, v, g, beta, entering, documents, lengths, *ctx.sizes)
@@ -124,9 +123,8 @@ class _CompiledKDA(torch.autograd.Function):
         q, k, v, g, beta, states, documents, lengths = ctx.saved_tensors
         d_o = torch.zeros_like(v) if gradients[0] is None else gradients[0].contiguous()
         d_final = gradients[1].contiguous() if gradients[1] is not None else None
-        new = torch.empty_like if lengths is None else torch.zeros_like
         d_state = states.new_empty(states.shape[:2] + states.shape[3:])
-        found = [new(x) for x in (q, k, v, g, beta)]
+        found = [torch.empty_like(x) for x in (q, k, v, g, beta)]
         inputs = (states, q, k, v, g, beta, documents, lengths)
         _native("kda_backward", *found, d_state, d_o, d_final, *inputs, *ctx.sizes)
         return (*found, d_state if ctx.has_state else None, None, None, None)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from overland import kernels
 from overland.model.cache import MLACache, append
 from overland.model.config import DecoderConfig
 from overland.model.context import Context, visible
@@ -54,9 +55,12 @@ class MLA(nn.Module):
         else:
             cache.latents = append(cache.latents, e_BTx, context.lengths_B)
             T = x_BTD.shape[1]
-            e_BSx = cache.latents[:, : int(context.lengths_B.max()) + T]
-            mask = visible(context, T, e_BSx.shape[1], x_BTD.device)
-            o_BTHV = self.absorbed(q_BTHx, e_BSx, mask) if T <= 4 else self.expanded(q_BTHx, e_BSx, mask)
+            if T <= 4:  # kv_b_proj is moved to the query and the output, so a token's latent is its key
+                q, seen_B = self.absorb(q_BTHx), context.lengths_B
+                o_BTHV = self.values(kernels.attend_latents(q, cache.latents, seen_B, self.L, self.scale))
+            else:
+                e_BSx = cache.latents[:, : int(context.lengths_B.max()) + T]
+                o_BTHV = self.expanded(q_BTHx, e_BSx, visible(context, T, e_BSx.shape[1], x_BTD.device))
         return self.output(o_BTHV, x_BTD)
 
     def query_latent(self, x_BTD: Tensor) -> Tensor:

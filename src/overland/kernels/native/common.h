@@ -26,17 +26,19 @@ typedef int64_t i64;
 constexpr i64 LANES = 16;
 template <typename T> struct Vector;
 template <> struct Vector<float> {
-    typedef float V __attribute__((vector_size(64), aligned(4), may_alias));
+    typedef float V __attribute__((vector_size(64)));
+    typedef float Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
     typedef int32_t I __attribute__((vector_size(64)));
 };
 template <> struct Vector<double> {
-    typedef double V __attribute__((vector_size(128), aligned(8), may_alias));
+    typedef double V __attribute__((vector_size(128)));
+    typedef double Unaligned __attribute__((vector_size(128), aligned(8), may_alias));
     typedef int64_t I __attribute__((vector_size(128)));
 };
 template <typename T> using Vec = typename Vector<T>::V;
 
-template <typename T> INLINE Vec<T> load(const T* p) { return *(const Vec<T>*)p; }
-template <typename T> INLINE void store(T* p, Vec<T> x) { *(Vec<T>*)p = x; }
+template <typename T> INLINE Vec<T> load(const T* p) { return *(const typename Vector<T>::Unaligned*)p; }
+template <typename T> INLINE void store(T* p, Vec<T> x) { *(typename Vector<T>::Unaligned*)p = x; }
 template <typename T> INLINE Vec<T> splat(T x) { return x - Vec<T>{}; }
 
 // The first n elements where there are fewer than 16; the rest is zero, and is not written.
@@ -51,10 +53,17 @@ template <typename T> INLINE void store(T* p, Vec<T> x, i64 n) {
     for (i64 i = 0; i < n; i++) p[i] = x[i];
 }
 
+// Halves are added to halves: the order is fixed, and each step is one instruction.
 template <typename T> INLINE T sum(Vec<T> x) {
-    for (i64 half = LANES / 2; half > 0; half /= 2)
-        for (i64 i = 0; i < half; i++) x[i] += x[i + half];
-    return x[0];
+    typedef T Half __attribute__((vector_size(8 * sizeof(T))));
+    typedef T Quarter __attribute__((vector_size(4 * sizeof(T))));
+    Half halves[2];
+    std::memcpy(halves, &x, sizeof x);
+    const Half half = halves[0] + halves[1];
+    Quarter quarters[2];
+    std::memcpy(quarters, &half, sizeof half);
+    const Quarter four = quarters[0] + quarters[1];
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 // e^x to one unit in the last place or two; NaN stays NaN, what overflows becomes infinity, what underflows zero.

@@ -9,6 +9,8 @@
 //
 // Every product is formed by multiplying, never as exp(G_i) exp(-G_j): all factors are at most 1, so nothing can
 // overflow however strong the decay. A padded token (past a row's length) has k = q = v = 0, beta = 0, a = 1.
+#include <initializer_list>
+
 #include "common.h"
 
 constexpr i64 C = 16;  // tokens in a chunk: one vector
@@ -29,6 +31,9 @@ template <typename T, i64 NB> struct Tile {
     void write(T* to, i64 stride, i64 tokens, i64 n) const {
         for (i64 i = 0; i < tokens; i++)
             for (i64 b = 0; b * LANES < n; b++) store<T>(to + i * stride + b * LANES, at(i, b), n - b * LANES);
+    }
+    static void clear(T* to, i64 stride, i64 from, i64 tokens, i64 n) {  // what padding gives is zero
+        for (i64 i = from; i < tokens; i++) std::memset(to + i * stride, 0, n * sizeof(T));
     }
 };
 
@@ -55,14 +60,12 @@ template <typename T> struct Square {  // [i][j], a row is a vector
     INLINE void set(i64 i, Vec<T> y) { store<T>(x[i], y); }
 };
 
+template <typename T> INLINE Vec<T> lanes() { return Vec<T>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 template <typename T> INLINE Vec<T> one_at(i64 lane) {
-    Vec<T> e{};
-    e[lane] = 1;
-    return e;
+    return lanes<T>() == splat(T(lane)) ? splat(T(1)) : Vec<T>{};
 }
 template <typename T> INLINE Vec<T> keep_below(Vec<T> x, i64 count) {
-    for (i64 j = 0; j < C; j++) x[j] = j < count ? x[j] : T(0);
-    return x;
+    return lanes<T>() < splat(T(count)) ? x : Vec<T>{};
 }
 
 template <typename T> __attribute__((noinline)) void transpose(T* to, i64 stride_to, const T* from, i64 stride) {
@@ -119,7 +122,7 @@ void add_outer(State<T, NB>& S, const T* scale, const Tile<T, NB>& x, const Tile
 template <typename T> struct Head {
     const T *q, *k, *v, *g, *beta;
     const i64* documents;
-    i64 H, K, V, tokens;
+    i64 H, K, V, tokens, padded;
     bool unit;
 };
 
@@ -181,9 +184,12 @@ template <typename T, i64 NB> struct Chunk {
 
     // u from x = beta (v - k_in S), row by row.
     void solve() {
-        for (i64 i = 0; i < C; i++)
+        for (i64 i = 0; i < C; i++) {
+            Vec<T> sum[NB] = {};
             for (i64 j = 0; j < i; j++)
-                for (i64 b = 0; b < NB; b++) u.set(i, b, u.at(i, b) - beta[i] * A.x[i][j] * u.at(j, b));
+                UNROLL for (i64 b = 0; b < NB; b++) sum[b] += A.x[i][j] * u.at(j, b);
+            UNROLL for (i64 b = 0; b < NB; b++) u.set(i, b, u.at(i, b) - beta[i] * sum[b]);
+        }
     }
 
   private:
@@ -199,6 +205,7 @@ template <typename T, i64 NB> struct Chunk {
 template <typename T, i64 NB> void forward_head(const Head<T>& h, State<T, NB>& S, T* o, T* states) {
     Chunk<T, NB> x;
     Tile<T, NB> y, q_in, k_out;
+    y.clear(o, h.H * h.V, h.tokens, h.padded, h.V);
     for (i64 first = 0; first < h.tokens; first += C) {
         if (states) S.write(states + first / C * h.K * h.V, h.K, h.V);
         x.read(h, first);
@@ -238,6 +245,9 @@ void backward_head(const Head<T>& h, const HeadGradient<T>& d, State<T, NB>& dS,
     alignas(64) T kept[width];
     Square<T> d_A, d_P;
     const i64 sk = h.H * h.K, sv = h.H * h.V;
+    for (T* to : {d.q, d.k, d.g}) d_q.clear(to, sk, h.tokens, h.padded, h.K);
+    d_u.clear(d.v, sv, h.tokens, h.padded, h.V);
+    for (i64 t = h.tokens; t < h.padded; t++) d.beta[t * h.H] = 0;
     for (i64 first = (h.tokens - 1) / C * C; first >= 0; first -= C) {
         S.read(states + first / C * h.K * h.V, h.K, h.V);
         x.read(h, first);
@@ -359,8 +369,10 @@ void backward_head(const Head<T>& h, const HeadGradient<T>& d, State<T, NB>& dS,
 }
 
 // Token by token, the state where it lies: what decoding uses.
-template <typename T, i64 NB> void step_head(const Head<T>& h, T* S, T* o) {
+template <typename T, i64 NB> void step_head(const Head<T>& h, T* S, const T* before, T* o) {
+    if (h.tokens == 0) std::memcpy(S, before, h.K * h.V * sizeof(T));
     const i64 blocks = (h.V + LANES - 1) / LANES;
+    Tile<T, NB>::clear(o, h.H * h.V, h.tokens, h.padded, h.V);
     alignas(64) T q[NB * LANES], k[NB * LANES], a[NB * LANES];
     for (i64 t = 0; t < h.tokens; t++) {
         const i64 at = t * h.H * h.K;
@@ -380,9 +392,10 @@ template <typename T, i64 NB> void step_head(const Head<T>& h, T* S, T* o) {
             store<T>(a + c, reset ? Vec<T>{} : exp(load(h.g + at + c, h.K - c)));
         }
         Vec<T> u[NB] = {}, y[NB] = {};
+        const T* old = t ? S : before;
         for (i64 c = 0; c < h.K; c++)
             for (i64 b = 0; b < blocks; b++) {
-                const Vec<T> s = a[c] * load(S + c * h.V + b * LANES, h.V - b * LANES);
+                const Vec<T> s = a[c] * load(old + c * h.V + b * LANES, h.V - b * LANES);
                 store<T>(S + c * h.V + b * LANES, s, h.V - b * LANES);
                 u[b] += k[c] * s;
             }
@@ -406,7 +419,7 @@ void each_head(i64 B, i64 Tn, i64 H, i64 K, i64 V, const T* q, const T* k, const
         for (i64 h = 0; h < H; h++) {
             const i64 sk = b * Tn * H * K + h * K, sv = b * Tn * H * V + h * V, tokens = lengths ? lengths[b] : Tn;
             run(Head<T>{q + sk, k + sk, v + sv, g + sk, beta + b * Tn * H + h,
-                        documents ? documents + b * Tn : nullptr, H, K, V, tokens < Tn ? tokens : Tn, unit != 0},
+                        documents ? documents + b * Tn : nullptr, H, K, V, tokens < Tn ? tokens : Tn, Tn, unit != 0},
                 sk, sv, b * Tn * H + h, b * H + h);
         }
 }
@@ -456,14 +469,13 @@ void kda_backward(T* d_q, T* d_k, T* d_v, T* d_g, T* d_beta, T* d_state, const T
               });
 }
 
-// The state in `state` is replaced.
 template <typename T>
-void kda_step(T* o, T* state, const T* q, const T* k, const T* v, const T* g, const T* beta, const i64* documents,
+void kda_step(T* o, T* final, const T* state, const T* q, const T* k, const T* v, const T* g, const T* beta, const i64* documents,
               const i64* lengths, i64 B, i64 Tn, i64 H, i64 K, i64 V, i64 unit) {
     each_head(B, Tn, H, K, V, q, k, v, g, beta, documents, lengths, unit,
               [&](const Head<T>& h, i64, i64 at_v, i64, i64 at) {
                   by_width<T>(K > V ? K : V, [&](auto blocks) {
-                      step_head<T, decltype(blocks)::value>(h, state + at * K * V, o + at_v);
+                      step_head<T, decltype(blocks)::value>(h, final + at * K * V, state + at * K * V, o + at_v);
                   });
               });
 }
@@ -479,6 +491,6 @@ BOTH(kda_backward,
      (d_q, d_k, d_v, d_g, d_beta, d_state, d_o, d_final, states, q, k, v, g, beta, documents, lengths, B, Tn, H, K, V,
       unit))
 BOTH(kda_step,
-     (T* o, T* state, const T* q, const T* k, const T* v, const T* g, const T* beta, const i64* documents,
+     (T* o, T* final, const T* state, const T* q, const T* k, const T* v, const T* g, const T* beta, const i64* documents,
       const i64* lengths, i64 B, i64 Tn, i64 H, i64 K, i64 V, i64 unit),
-     (o, state, q, k, v, g, beta, documents, lengths, B, Tn, H, K, V, unit))
+     (o, final, state, q, k, v, g, beta, documents, lengths, B, Tn, H, K, V, unit))
