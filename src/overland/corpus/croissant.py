@@ -78,7 +78,7 @@ def describe(folder: Path, lineage: dict[str, Any]) -> dict[str, Any]:
         "encodingFormat": "application/octet-stream",
         "includes": "shards/*.bin",
     }
-    files = [_file(folder, f"{name}.parquet", "application/vnd.apache.parquet") for name in tables]
+    files = [_file(folder, f"{name}.parquet", "application/x-parquet") for name in tables]
     files += [_file(folder, name, "application/json") for name in ("index.json", "tokenizer.json")]
     container = {
         "@type": "cr:FileObject",

@@ -19,6 +19,10 @@ _PHONE_BEFORE = re.compile(
     rb"(?:(?:no|number|nr|is|at|on|to|under|=)\b[\s.:#=\"'()-]{0,4}){0,3}\+?\(?$",
     re.IGNORECASE,
 )
+# A word of the expression has one of these; looking for them first is ten times quicker.
+_PHONE_STEMS = tuple(
+    b"phone tel mob cell fax desk office dial line reach sms text ring message regist call number handy vil".split()
+)
 _PHONE_AFTER = re.compile(
     rb"^(?:x\d{1,6})?[\s,(\\-]{0,3}(?:office|fax|mobile|cell|home|work|phone|desk|tel)\b", re.IGNORECASE
 )
@@ -115,7 +119,8 @@ def ipv6(raw: bytes, start: int, end: int) -> int:
     except ValueError:
         return 0
     whole = text.count(b":") == 7  # a short form such as 1::2 is too little unless it is of the space in use
-    good = address.is_global and not address.is_multicast and (whole or text[:1] in (b"2", b"3"))
+    in_use = address.packed[0] >> 5 == 1  # 2000::/3; Python's [1::2] and [2::] are none
+    good = address.is_global and not address.is_multicast and (whole or in_use)
     return start + len(text) if good else 0
 
 
@@ -162,7 +167,10 @@ def phone(raw: bytes, start: int, end: int, digits: bytes) -> tuple[str, int, in
         return None
     if _PHONE_SHAPE.fullmatch(text if opened == start else b"(" + text) or _PHONE_SHAPE.fullmatch(text):
         return None if re.match(rb"[\w-]", raw[stop : stop + 1]) and not _after(raw, stop) else ("PHONE", opened, stop)
-    if _PHONE_BEFORE.search(raw, max(0, start - 48), start) or _after(raw, stop):
+    window = raw[max(0, start - 48) : start].lower()
+    if any(stem in window for stem in _PHONE_STEMS) and _PHONE_BEFORE.search(window):
+        return "PHONE", opened, stop
+    if _after(raw, stop):
         return "PHONE", opened, stop
     return None
 
@@ -269,7 +277,10 @@ def token(raw: bytes, start: int) -> int:
 
 def secret(raw: bytes, start: int, end: int) -> bool:
     """A quoted value that is assigned to something called a secret, and looks random."""
-    return _SECRET_WORD.search(raw, max(0, start - 60), start) is not None and looks_random(raw[start:end])
+    window = raw[max(0, start - 60) : start].lower()
+    if not any(stem in window for stem in (b"key", b"secret", b"token", b"pass", b"credential")):
+        return False
+    return _SECRET_WORD.search(window) is not None and looks_random(raw[start:end])
 
 
 def looks_random(value: bytes) -> bool:
