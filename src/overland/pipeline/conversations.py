@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from overland.chat import XTML, Message, Tokenizer, ToolSpec, normalise_effort
 from overland.errors import OverlandError, UsageError
@@ -13,15 +14,17 @@ from overland.pipeline.dialects import read_dialect
 from overland.train import Dialogue
 
 
-def read_conversations(path: Path, tokenizer: Tokenizer, context: int) -> list[Dialogue]:
-    """One dialogue a line of a .jsonl or .jsonl.zst file. Raises UsageError naming the line that is wrong.
+def read_conversations(
+    path: Path, tokenizer: Tokenizer, context: int, too_long: Literal["refuse", "drop"] = "refuse"
+) -> list[Dialogue]:
+    """One dialogue a row of a .json, .jsonl or .jsonl.zst file. Raises UsageError naming the line that is wrong.
 
     A line: {"messages": [...], "tools": [...], "effort": "low"|"high"|"max"}, the last two optional.
     """
     if not path.is_file():
         raise UsageError(f"data = '{path}': there is no such file")
     template = XTML()
-    found = []
+    found, dropped = [], 0
     for number, row in enumerate(read_dialect(path), 1):
         where = f"{path}: line {number}"
         try:
@@ -35,12 +38,19 @@ def read_conversations(path: Path, tokenizer: Tokenizer, context: int) -> list[D
             raise UsageError(f"{where}: {error}") from None
         encoded = template.encode(segments, tokenizer)
         if len(encoded.ids) > context:
+            if too_long == "drop":
+                dropped += 1
+                continue
             raise UsageError(f"{where}: is {len(encoded.ids)} tokens long, the model's context holds {context}; cut it")
         if not any(encoded.trained[1:]):
             raise UsageError(f"{where}: has no assistant message; there is nothing to learn")
         found.append(Dialogue(tuple(encoded.ids), tuple(encoded.trained), str(row.get("domain", ""))))
+    if not found and dropped:
+        raise UsageError(f"data = '{path}': all {dropped} conversations are longer than the context, {context} tokens")
     if not found:
         raise UsageError(f"data = '{path}': is empty")
+    if dropped:
+        print(f"{path}: {dropped} of {dropped + len(found)} conversations do not fit {context} tokens", file=sys.stderr)
     return found
 
 

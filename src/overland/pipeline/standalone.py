@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -61,6 +61,9 @@ class SFTRecipe(Section):
     data: str = ""
     """A JSON Lines file of conversations, one object a line: `messages` and, where there are, `tools` and `effort`, in
     OpenAI's form. Empty: demonstrations that the oracles of the environments make."""
+    too_long: Literal["refuse", "drop"] = "refuse"
+    """What becomes of a conversation that is longer than the model's context: the run is refused, or it is left out
+    and counted. Nothing is cut: half an answer teaches to stop half way."""
     held_out: float = Field(default=0.05, ge=0, lt=0.5)
     """Share of the conversations that are measured instead of learned."""
     oracles: OracleSection = OracleSection()
@@ -122,7 +125,7 @@ def sft(recipe: SFTRecipe, out: Path, *, resume: bool = False) -> dict[str, Any]
     model = load_model(source, device=_device(recipe.device))
     context = model.config.max_position_embeddings
     if recipe.data:
-        dialogues = read_conversations(Path(recipe.data), tokenizer, context)
+        dialogues = read_conversations(Path(recipe.data), tokenizer, context, recipe.too_long)
     else:
         dialogues = oracle_dialogues(recipe.oracles, tokenizer, XTML())
     learned, kept_out = held_out_part(dialogues, recipe.held_out)
