@@ -1,7 +1,7 @@
 """MXFP4 bit for bit against torchao 0.18 (EVEN, FLOOR, RCEIL), compressed-tensors 0.20 and transformers 5.24's gpt-oss.
 
 Their answers are kept in data/mxfp4_peers.safetensors (written by mxfp4_peers.py); where a Python that has them is
-found (OVERLAND_MXFP4_PEERS, else ~/.cache/overland-peers/mxfp4/bin/python) the file is checked too.
+found (OVERLAND_MXFP4_PEERS, else ~/.cache/overland/peers/mxfp4/bin/python) the file is checked too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from overland.kernels import (
 GOLDEN_FILE = Path(__file__).parent / "data" / "mxfp4_peers.safetensors"
 GOLDEN = load_file(GOLDEN_FILE)
 PEER_PYTHON = Path(
-    os.environ.get("OVERLAND_MXFP4_PEERS", Path.home() / ".cache" / "overland-peers" / "mxfp4" / "bin" / "python")
+    os.environ.get("OVERLAND_MXFP4_PEERS", Path.home() / ".cache" / "overland" / "peers" / "mxfp4" / "bin" / "python")
 )
 RULES = sorted(MXFP4_RULES)
 

@@ -1,19 +1,28 @@
-"""What is applied to a model from outside: MXFP4 quantisation of the routed experts, LoRA."""
+"""What is applied to a model from outside: MXFP4 quantisation, training on quantised values, LoRA."""
 
 from overland.transform.lora import LoRASection, apply_lora, load_lora, merge_lora, remove_lora, save_lora, unmerge_lora
+from overland.transform.packed import load_packed, pack, packed_bytes
+from overland.transform.qat import apply_qat, fake_quantized, remove_qat
 from overland.transform.quant_report import QuantReport, TensorError
-from overland.transform.quantize import quantize_experts, quantize_folder
+from overland.transform.quantize import quantize_experts, quantize_folder, quantize_model
 
 __all__ = [
     "LoRASection",
     "QuantReport",
     "TensorError",
     "apply_lora",
+    "apply_qat",
+    "fake_quantized",
     "load_lora",
+    "load_packed",
     "merge_lora",
+    "pack",
+    "packed_bytes",
     "quantize_experts",
     "quantize_folder",
+    "quantize_model",
     "remove_lora",
+    "remove_qat",
     "save_lora",
     "unmerge_lora",
 ]

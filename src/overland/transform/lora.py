@@ -7,11 +7,9 @@ Source: Hu et al. 2021; rank-stabilised scaling alpha / sqrt(r): Kalajdzievski 2
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,8 +23,8 @@ from torch import Tensor, nn
 from overland.config import Section
 from overland.errors import BrokenFileError, UsageError
 from overland.runs import atomic_write, read_json, write_json
+from overland.transform.targets import ALL, chosen_linears, replace_module
 
-ALL = "all-linear"
 PREFIX = "base_model.model."
 M = TypeVar("M", bound=nn.Module)
 
@@ -118,11 +116,11 @@ def apply_lora(model: M, section: LoRASection) -> M:
     """
     if any(True for _ in lora_layers(model)):
         raise UsageError("lora: the model is adapted already; merge or remove the adapter first")
-    chosen = _chosen(model, section.targets)
+    chosen = chosen_linears(model, section.targets, "lora.targets")
     generator = torch.Generator().manual_seed(section.seed)
     model.requires_grad_(False)
     for path, base in chosen.items():
-        _replace(model, path, LoRALinear(base, section.rank, section.scale, generator))
+        replace_module(model, path, LoRALinear(base, section.rank, section.scale, generator))
     return model
 
 
@@ -132,7 +130,7 @@ def remove_lora(model: M, *, merge: bool = True) -> M:
         module.merge() if merge else module.unmerge()
         plain = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
         plain.weight, plain.bias = module.weight, module.bias
-        _replace(model, path, plain)
+        replace_module(model, path, plain)
     return model.requires_grad_(True)
 
 
@@ -212,27 +210,3 @@ def load_lora(model: M, directory: str | os.PathLike[str]) -> M:
                 raise BrokenFileError(f"{weights}: '{name}' is {found}, the model asks for {list(parameter.shape)}")
             parameter.data.copy_(tensors[name])
     return model
-
-
-def _chosen(model: nn.Module, targets: tuple[str, ...]) -> dict[str, nn.Linear]:
-    linears = {path: m for path, m in model.named_modules() if isinstance(m, nn.Linear)}
-    inner = [path for path in linears if path.rsplit(".", 1)[-1] not in ("lm_head", "head")]
-    found: dict[str, nn.Linear] = {}
-    for target in targets:
-        named = inner if target == ALL else [p for p in linears if _names(target, p)]
-        if not named:
-            names = sorted({p.rsplit(".", 1)[-1] for p in linears})
-            near = difflib.get_close_matches(target, names, 1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
-            raise UsageError(f"lora.targets: {target!r} names no Linear of the model; {hint}")
-        found |= {path: linears[path] for path in named}
-    return {path: linears[path] for path in linears if path in found}
-
-
-def _names(target: str, path: str) -> bool:
-    return path == target or path.endswith(f".{target}") or fnmatchcase(path, target)
-
-
-def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, module)

@@ -1,29 +1,34 @@
-"""MXFP4 for the routed experts: in a model's memory, or from one model folder to another in K3's released layout.
+"""MXFP4 for a model's matrices: in memory, or from one model folder to another in its family's released layout.
 
-Only the routed experts are quantised: they are 98% of a K3's weights, and attention, router, latent projections and
-shared experts keep their dtype. Blocks run along an expert's input dimension: dim 1 of the stacked tensors
-[E, in, out], the last dimension of a released matrix [out, in].
-Source: the released config.json; reference/architecture.md §1 and §12, reference/serving.md §3.
+K3's choice, and the default, is the routed experts: they are 98% of a K3's weights, and attention, router, latent
+projections and shared experts keep their dtype. Any Linear can be named. Blocks run along a matrix's input dimension:
+dim 1 of the stacked tensors [E, in, out], the last dimension of a released matrix [out, in].
+Source: the released config.json files of Kimi-K3 and gpt-oss; reference/architecture.md §1 and §12, serving.md §3.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from overland import kernels
-from overland.errors import OverlandError, UsageError
-from overland.model import Decoder, DecoderConfig, load_model
+from overland.errors import BrokenFileError, OverlandError, UsageError
+from overland.model import Decoder, DecoderConfig
+from overland.model.checkpoint import INDEX, PREFIX, check_folder
+from overland.model.families import FAMILIES, Piece
+from overland.model.packed import Pair
 from overland.runs import atomic_write, explain_disk_errors, read_json, replace_folder, write_json
 from overland.transform.quant_report import QuantReport, TensorError
+from overland.transform.targets import EXPERTS, chosen_linears
 
 # The release names attention, shared experts, dense feed-forward, head and vision; routers, latent and residual
 # projections are not quantised there either, and naming them keeps readers that go by this list from looking for them.
@@ -38,67 +43,106 @@ IGNORED = (
     r"re:.*routed_expert_(down|up)_proj.*",
     r"re:.*res_proj.*",
 )
-_EXPERT = re.compile(r"(?:language_model\.)?(?P<experts>.*\.experts)\.\d+\.w(?P<matrix>[123])\.weight")
-_STACKED = {"1": "gate_up", "2": "down", "3": "gate_up"}
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")  # of this or another kind
 
 
 def quantize_experts(model: Decoder, rule: str = "even") -> QuantReport:
-    """Replace every routed expert's weight in `model` by the value of its MXFP4 form, in place.
+    """quantize_model for the routed experts."""
+    return quantize_model(model, (EXPERTS,), rule)
 
-    The weights keep dtype and shape and become exactly representable: what the written folder of quantize_folder loads
-    as. Raises UsageError for widths that 32 does not divide or an unknown rule and OverlandError naming a tensor that
-    is not finite, before anything is changed.
+
+def quantize_model(model: Decoder, targets: Sequence[str] = (EXPERTS,), rule: str = "even") -> QuantReport:
+    """Replace the weights that `targets` name by the values of their MXFP4 form, in place.
+
+    They keep dtype and shape and become exactly representable: what the written folder of quantize_folder loads as.
+    Raises UsageError for widths that 32 does not divide, an unknown rule or target, and OverlandError naming a tensor
+    that is not finite, before anything is changed.
     """
-    check_widths(model.config, "config.json")
-    stacked = {
-        name: weight
-        for name, weight in model.named_parameters()
-        if name.endswith((".experts.gate_up", ".experts.down"))
-    }
+    weights: dict[str, tuple[Tensor, int]] = {}
+    if EXPERTS in targets:
+        check_widths(model.config, "config.json")
+        ends = (".experts.gate_up", ".experts.down")
+        weights |= {name: (weight, 1) for name, weight in model.named_parameters() if name.endswith(ends)}
+    linears = chosen_linears(model, [t for t in targets if t != EXPERTS], "targets")
+    weights |= {f"{path}.weight": (linear.weight, -1) for path, linear in linears.items()}
     rounded: dict[str, Tensor] = {}
     with torch.no_grad():
-        for name, weight in stacked.items():
-            rounded[name] = _rounded(name, weight, rule, dim=1)
-        errors = tuple(TensorError.between(name, weight, rounded[name]) for name, weight in stacked.items())
-        report = QuantReport(rule, errors, sum(weight.nbytes for weight in stacked.values()))
-        for name, weight in stacked.items():
+        for name, (weight, dim) in weights.items():
+            _check_finite(name, weight)
+            rounded[name] = kernels.mxfp4_round(weight, dim, rule)
+        errors = tuple(TensorError.between(name, weight, rounded[name]) for name, (weight, _) in weights.items())
+        report = QuantReport(rule, errors, sum(weight.nbytes for weight, _ in weights.values()))
+        for name, (weight, _) in weights.items():
             weight.copy_(rounded[name])
     return report
 
 
-def quantize_folder(src: str | os.PathLike[str], dst: str | os.PathLike[str], rule: str = "even") -> QuantReport:
-    """Write model folder `src` to `dst` with packed routed experts, in K3's released layout.
+def quantize_folder(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    rule: str = "even",
+    targets: Sequence[str] = (EXPERTS,),
+) -> QuantReport:
+    """Write model folder `src` to `dst` with packed weights, in the released layout of its family, file by file.
 
-    Each experts.{e}.w{1,2,3}.weight [out, in] becomes .weight_packed [out, in/2] and .weight_scale [out, in/32], both
-    uint8; all other tensors, the tokenizer, the template, the licences and the lineage are carried along as they are,
-    and config.json gains quantization_config. `dst` appears whole or not at all.
+    A matrix X.weight [out, in] becomes X.weight_packed [out, in/2] and X.weight_scale [out, in/32]; gpt-oss's stacked
+    experts become X_blocks and X_scales; all uint8. Every other tensor, the tokenizer, the template, the licences and
+    the lineage are carried along as they are, and config.json gains quantization_config. `dst` appears whole or not at
+    all; memory holds one file.
 
-    Raises UsageError for a `dst` that holds something, a `src` that is not a model folder or quantised already, and
-    widths that 32 does not divide; BrokenFileError naming what is wrong in `src`.
+    Raises UsageError for a `dst` that holds something, a `src` that is not a model folder or quantised already, an
+    unknown rule or target, and widths that 32 does not divide; BrokenFileError naming what is wrong in `src`.
     """
     src, dst = Path(src), Path(dst)
     if dst.exists() and not (dst.is_dir() and not any(dst.iterdir())):
         raise UsageError(f"DST = '{dst}' exists and is not an empty folder; name a new one")
     if not (src / "config.json").is_file():
         raise UsageError(f"SRC = '{src}' is not a model folder: it has no config.json")
-    load_model(src)  # checks the config, and every tensor's name, shape and values against it
-    config = _quantized_config(read_json(src / "config.json"), rule, src / "config.json")
-    tensors, report = _pack(src / "model.safetensors", rule)
+    if rule not in kernels.MXFP4_CHOICES:
+        raise UsageError(f"MXFP4 scale rule = {rule!r} is unknown; valid: {', '.join(kernels.MXFP4_CHOICES)}")
+    raw = read_json(src / "config.json")
+    if "quantization_config" in raw or "quantization_config" in raw.get("text_config", raw):
+        raise UsageError(
+            f"{src / 'config.json'}: SRC is quantised already (quantization_config is set); start from the unquantised"
+        )
+    config, wanted, files = check_folder(src)
+    chosen = _chosen(config, wanted, targets, src / "config.json")
+    stacked = FAMILIES[config.family].experts.fused
 
     dst = dst.resolve()
     temporary = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
+    errors: dict[str, TensorError] = {}
+    names: dict[str, str] = {}
+    before = total = 0
     try:
         with explain_disk_errors(dst):
             temporary.mkdir(parents=True)
             _copy_companions(src, temporary)
-        atomic_write(temporary / "model.safetensors", save(tensors, metadata={"format": "pt"}))
-        write_json(temporary / "config.json", config)
+        for file in files:
+            out: dict[str, Tensor] = {}
+            for name, weight in _tensors(file):
+                piece = chosen.get(name.removeprefix(PREFIX))
+                if piece is None:
+                    out[name] = weight
+                    continue
+                _check_finite(name, weight, file)
+                pair = Pair.of(weight, rule, stacked and ".experts." in piece.ours)
+                out |= pair.released(name)
+                error = TensorError.between(piece.ours, weight, pair.decoded())
+                errors[piece.ours] = errors[piece.ours] + error if piece.ours in errors else error
+                before += weight.nbytes
+            atomic_write(temporary / file.name, save(out, metadata={"format": "pt"}))
+            names |= dict.fromkeys(out, file.name)
+            total += sum(tensor.nbytes for tensor in out.values())
+        if len(files) > 1:
+            index = {"metadata": {"total_size": total}, "weight_map": names}
+            atomic_write(temporary / INDEX, json.dumps(index, indent=2) + "\n")
+        write_json(temporary / "config.json", _quantized_config(raw, config, wanted, chosen, rule))
         replace_folder(temporary, dst)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return report
+    return QuantReport(rule, tuple(errors.values()), before)
 
 
 def check_widths(config: DecoderConfig, source: str) -> None:
@@ -118,64 +162,73 @@ def check_widths(config: DecoderConfig, source: str) -> None:
             )
 
 
-def _quantized_config(config: dict[str, Any], rule: str, source: Path) -> dict[str, Any]:
-    """config.json's content with quantization_config beside the text decoder's fields, which are checked first."""
-    text = config.get("text_config", config)
-    if "quantization_config" in config or "quantization_config" in text:
-        raise UsageError(
-            f"{source}: SRC is quantised already (quantization_config is set); start from the unquantised one"
-        )
-    check_widths(DecoderConfig.from_dict(text, source=str(source)), str(source))
-    if rule not in kernels.MXFP4_CHOICES:
-        raise UsageError(f"MXFP4 scale rule = {rule!r} is unknown; valid: {', '.join(kernels.MXFP4_CHOICES)}")
-    weights = {
-        "num_bits": 4,
-        "type": "float",
-        "strategy": "group",
-        "group_size": kernels.MXFP4_BLOCK,
-        "symmetric": True,
-        "dynamic": False,
-        "observer": "minmax",
-        "scale_dtype": "torch.uint8",
-    }
-    quantization = {
-        "quant_method": "compressed-tensors",
-        "format": "mxfp4-pack-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
-        "ignore": list(IGNORED),
-        "scale_rule": rule,  # not a field of the format; readers pass over it, people want to know
-    }
-    if text is config:
-        return {**config, "quantization_config": quantization}
-    return {**config, "text_config": {**text, "quantization_config": quantization}}
+def _chosen(config: DecoderConfig, wanted: dict[str, Piece], targets: Sequence[str], source: Path) -> dict[str, Piece]:
+    """The released tensors that `targets` name, checked for their widths."""
+    with torch.device("meta"):
+        model = Decoder(config)
+    linears = chosen_linears(model, [t for t in targets if t != EXPERTS], "targets")
+    if EXPERTS in targets:
+        check_widths(config, str(source))
+    chosen = {}
+    for name, piece in wanted.items():
+        path, _, leaf = piece.ours.rpartition(".")
+        expert = path.endswith(".experts") and leaf in ("gate_up", "down")
+        if (expert and EXPERTS in targets) or (leaf == "weight" and path in linears):
+            chosen[name] = piece
+            width = piece.shape[-2] if expert and len(piece.shape) == 3 else piece.shape[-1]
+            if width % kernels.MXFP4_BLOCK:
+                raise UsageError(f"{source}: '{name}' has {width} inputs, not a multiple of {kernels.MXFP4_BLOCK}")
+    return chosen
 
 
-def _pack(weights: Path, rule: str) -> tuple[dict[str, Tensor], QuantReport]:
-    """The released tensors of `weights` with packed experts, and the errors summed over each layer's experts."""
-    out: dict[str, Tensor] = {}
-    errors: dict[str, TensorError] = {}
-    bytes_before = 0
-    with safe_open(weights, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 (not a dict)
-            weight = file.get_tensor(name)
-            expert = _EXPERT.fullmatch(name)
-            if expert is None:
-                out[name] = weight
-                continue
-            packed, scales = kernels.mxfp4_encode(weight, rule)
-            out[f"{name}_packed"], out[f"{name}_scale"] = packed, scales
-            stacked = f"{expert['experts']}.{_STACKED[expert['matrix']]}"
-            error = TensorError.between(stacked, weight, kernels.mxfp4_decode(packed, scales))
-            errors[stacked] = errors[stacked] + error if stacked in errors else error
-            bytes_before += weight.nbytes
-    return out, QuantReport(rule, tuple(errors.values()), bytes_before)
+def _quantized_config(
+    raw: dict[str, Any], config: DecoderConfig, wanted: dict[str, Piece], chosen: dict[str, Piece], rule: str
+) -> dict[str, Any]:
+    """config.json with quantization_config where its readers look for it: beside the text decoder's fields."""
+    matrices = {name.removesuffix(".weight") for name, piece in wanted.items() if len(piece.shape) == 2}
+    plain = sorted(matrices - {name.removesuffix(".weight") for name in chosen})
+    if FAMILIES[config.family].experts.fused:
+        quantization: dict[str, Any] = {"quant_method": "mxfp4", "modules_to_not_convert": plain}
+    else:
+        weights = {
+            "num_bits": 4,
+            "type": "float",
+            "strategy": "group",
+            "group_size": kernels.MXFP4_BLOCK,
+            "symmetric": True,
+            "dynamic": False,
+            "observer": "minmax",
+            "scale_dtype": "torch.uint8",
+        }
+        released = all(".experts." in piece.ours for piece in chosen.values())
+        quantization = {
+            "quant_method": "compressed-tensors",
+            "format": "mxfp4-pack-quantized",
+            "quantization_status": "compressed",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+            "ignore": list(IGNORED) if released else [name for name in plain if not name.endswith("embed_tokens")],
+        }
+    quantization["scale_rule"] = rule  # not a field of the format; readers pass over it, people want to know
+    if "text_config" in raw:
+        return {**raw, "text_config": {**raw["text_config"], "quantization_config": quantization}}
+    return {**raw, "quantization_config": quantization}
 
 
-def _rounded(name: str, weight: Tensor, rule: str, dim: int) -> Tensor:
+def _tensors(file: Path) -> Any:
+    """(name, tensor) of a safetensors file, one at a time."""
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (not a dict)
+                yield name, tensors.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        raise BrokenFileError(f"{file}: cannot be read: {error}") from None
+
+
+def _check_finite(name: str, weight: Tensor, file: Path | None = None) -> None:
     if not torch.isfinite(weight).all():
+        if file is not None:
+            raise BrokenFileError(f"{file}: '{name}' holds values that are not finite")
         raise OverlandError(f"'{name}' holds weights that are not finite; a block with one cannot be quantised")
-    return kernels.mxfp4_round(weight, dim, rule)
 
 
 def _copy_companions(src: Path, dst: Path) -> None:
