@@ -3,10 +3,11 @@
     python -m benchmarks.corpus_throughput [--quick] [--stages documents,spans,filters,tokens] [--no-peers] [--json OUT]
 
 The input is `benchmarks.corpus_set`: 218 MB of technical English and code (20 MB with --quick), 4,000 changed copies of
-documents and 2,000 planted passages. Peers (rensa, datatrove, dolma, kitoken, gigatoken) run on a 20 MB part of the
+documents and 2,000 planted passages. Peers (rensa, datatrove, kitoken, gigatoken) run on a 20 MB part of the
 same documents, each in a subprocess of one virtual environment under `~/.cache/overland/peers/corpus`, which the script
 does not make: `python -m venv ~/.cache/overland/peers/corpus`, then in it
-`pip install rensa 'datatrove[processing]' dolma gigatoken kitoken tokenizers pyarrow`. What is missing is said.
+`pip install rensa 'datatrove[processing]' gigatoken kitoken tokenizers pyarrow`. What is missing is said. The peers'
+tokenizer is the one that the stage `tokens` trained last.
 
 What is measured:
 
@@ -29,9 +30,11 @@ import argparse
 import difflib
 import hashlib
 import json
+import os
 import random
 import re
 import resource
+import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -56,13 +59,10 @@ PEERS = Path.home() / ".cache" / "overland" / "peers" / "corpus"
 
 
 class Input:
-    """The documents of the set, or its first part that holds `megabytes`, with the truth that lies in it."""
+    """The documents of the set, or those of the file `taken`, with the truth that lies in them."""
 
-    def __init__(self, folder: Path, megabytes: float | None = None) -> None:
-        table = pq.read_table(folder / "texts.parquet")
-        if megabytes:
-            sizes = np.cumsum([len(t.as_buffer()) for t in table["text"]])
-            table = table.slice(0, int(np.searchsorted(sizes, megabytes * 1e6)))
+    def __init__(self, folder: Path, taken: Path | None = None) -> None:
+        table = pq.read_table(taken or folder / "texts.parquet")
         self.ids: list[str] = table["id"].to_pylist()
         self.domains: list[str] = table["domain"].to_pylist()
         self.texts = Packed.from_arrow(table["text"])
@@ -258,6 +258,52 @@ def common_words(a: list[str], b: list[str]) -> int:
     return len(a) - row.bit_count()
 
 
+def peers(folder: Path, megabytes: float) -> list[dict[str, Any]]:
+    """What each peer does on a part of the set (every copy's original with it), in its own environment."""
+    python = PEERS / "bin" / "python"
+    tokenizer = corpus_set.CACHE / "tokenizer.json"
+    part = corpus_set.CACHE / f"part-{megabytes:g}.parquet"
+    table = pq.read_table(folder / "texts.parquet")
+    near = pq.read_table(folder / "near.parquet").slice(0, int(megabytes * 15))
+    wanted = {*near["copy"].to_pylist(), *near["original"].to_pylist()}
+    taken, size = [], 0
+    for i, (name, text) in enumerate(zip(table["id"].to_pylist(), table["text"], strict=True)):
+        if name in wanted or (i % 4 == 0 and size < megabytes * 1e6):
+            taken.append(i)
+            size += len(text.as_buffer())
+    pq.write_table(table.take(taken), part)
+    data = Input(folder, taken=part)
+    out = []
+    for name in ("rensa", "kitoken", "gigatoken", "datatrove"):
+        command = [str(python), "benchmarks/corpus_peers.py", name, str(part), str(tokenizer)]
+        env = {**os.environ, "PYTHONPATH": "", "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+        if not python.exists():
+            out.append({"peer": name, "said": f"no environment at {PEERS}; the docstring says how to make it"})
+            continue
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
+        if done.returncode:
+            out.append({"peer": name, "said": (done.stderr.strip().splitlines() or ["failed"])[-1][:200]})
+            continue
+        row = json.loads(done.stdout.splitlines()[-1])
+        found = row.pop("found")
+        row["MB per CPU-second"] = data.megabytes / row["seconds"]
+        if "copies" in found:
+            row.update(judge_copies(data, found["copies"]))
+        out.append(row)
+    return out
+
+
+def judge_copies(data: Input, copies: dict[str, str]) -> dict[str, float]:
+    """Recall of planted pairs with J >= .8 and precision at J >= .7 of (dropped, named original) pairs."""
+    true = [
+        pair for pair in data.near if jaccard(grams(data.text(pair["copy"])), grams(data.text(pair["original"]))) >= 0.8
+    ]
+    hit = sum(pair["copy"] in copies or pair["original"] in copies for pair in true)
+    sample = random.Random(0).sample(sorted(copies), min(500, len(copies)))
+    good = sum(jaccard(grams(data.text(a)), grams(data.text(copies[a]))) >= 0.7 for a in sample)
+    return {"pairs": len(true), "recall": hit / max(1, len(true)), "precision": good / max(1, len(sample))}
+
+
 STAGES: dict[str, Callable[[Input, random.Random], dict[str, Any]]] = {
     "documents": documents,
     "spans": spans,
@@ -284,6 +330,11 @@ def main() -> None:
         print(f"\n{name} ({time.time() - began:.0f} s with its checks)")
         for key, value in report[name].items():
             print(f"  {key:28} {value}")
+    if not args.no_peers:
+        report["peers"] = peers(folder, 4.0 if args.quick else 20.0)
+        print("\npeers, on a part of the set")
+        for row in report["peers"]:
+            print(" ", row)
     print(f"\npeak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
     if args.json:
         args.json.write_text(json.dumps(report, indent=1))

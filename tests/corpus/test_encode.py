@@ -50,7 +50,24 @@ def test_real_text_has_the_tokenizers_ids(pattern: str) -> None:
 ASCII = "abcXYZ019 '\n\r\t\x0b\x0c\x1c_-.,!?()[]\x00stremvld"
 BEYOND = "é日本\u0301\u2003\x85²ſКﬁ🙂\xa0\u200bǅª"
 ANY = st.one_of(st.text(ASCII, max_size=40), st.text(ASCII + BEYOND, max_size=40), st.text(max_size=20))
-CORNERS = ["", " role", " role ", " Role", "\n role", "don't", "DON'T", "I'LL'S", "x'ſ", "a  \n b", "  ", "\r\n \n"]
+CORNERS = [
+    "é ß x É\nñ 1é ἀβ абв где\nЖ ﬁx",
+    "다시 한국어 문장",
+    "שלום עולם",
+    "é  b\n\nc",
+    "",
+    " role",
+    " role ",
+    " Role",
+    "\n role",
+    "don't",
+    "DON'T",
+    "I'LL'S",
+    "x'ſ",
+    "a  \n b",
+    "  ",
+    "\r\n \n",
+]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +95,7 @@ class QualityClassifier:
     def save(self, path: str | Path) -> None:
         """One checksummed file, written atomically; only the buckets that training touched."""
         used = np.flatnonzero(self.weights.any(axis=1))
-        arrays = {"buckets": used, "weights": self.weights[used]}
+        arrays: dict[str, NDArray[Any]] = {"buckets": used, "weights": self.weights[used]}
         write_index(path, KIND, {"format": 1}, [str(self.buckets), *self.labels], arrays)
 
     @classmethod

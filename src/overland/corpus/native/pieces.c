@@ -4,7 +4,7 @@
    the tokenizer is asked.
 
 The split is decided here for ASCII. Where a character beyond it takes part, the text from the piece's start to the next
-place where every pattern splits (a letter, one space or newline, a letter) is a fragment, which goes to the tokenizer
+place where every pattern splits (between a letter and one space or newline before a letter) is a fragment, which goes to the tokenizer
 whole: no Unicode table of ours can disagree with its. */
 #include "words.h"
 
@@ -117,11 +117,25 @@ static i64 piece_end(const pieces_t *t, const u8 *s, i64 p, i64 n) {
     return t->pattern == K3 ? k3_piece(s, p, n, t->digits) : cl100k_piece(s, p, n, t->digits);
 }
 
+/* Letters of which every Unicode table is sure: Latin, Greek, Cyrillic, Hebrew, Arabic, Hangul. */
+static int sure_letter(u32 c) {
+    return (c < 0x80 && is_letter((u8)c)) || (c >= 0xC0 && c < 0x250 && c != 0xD7 && c != 0xF7) ||
+           (c >= 0x391 && c <= 0x3C9 && c != 0x3A2) || (c >= 0x410 && c <= 0x44F) || (c >= 0x5D0 && c <= 0x5EA) ||
+           (c >= 0x621 && c <= 0x63A) || (c >= 0x641 && c <= 0x64A) || (c >= 0xAC00 && c <= 0xD7A3);
+}
+
 static i64 fragment_end(const u8 *s, i64 p, i64 n) {
     i64 q = p;
+    int size;
     while (q < n && s[q] < 0x80) q++;
-    for (q++; q + 1 < n; q++)
-        if ((s[q] == ' ' || s[q] == '\n') && is_letter(s[q - 1]) && is_letter(s[q + 1])) return q;
+    for (q++; q + 1 < n; q++) {
+        if (s[q] != ' ' && s[q] != '\n') continue;
+        i64 back = q - 1;
+        while (back > p && q - back < 4 && (s[back] & 0xC0) == 0x80) back--;
+        u32 before = s[back] < 0x80 ? s[back] : code_point(s + back, s + q, &size);
+        u32 after = s[q + 1] < 0x80 ? s[q + 1] : code_point(s + q + 1, s + n, &size);
+        if (sure_letter(before) && sure_letter(after)) return q;
+    }
     return n;
 }
 
