@@ -18,6 +18,7 @@ app = new_app("What a model is made of, and what it owes.")
     "Count parameters and cache bytes.",
     "overland model info nano",
     "overland model info runs/quickstart/model --json",
+    "overland model info runs/quickstart/model --context 4096",
 )
 def info(
     source: str = typer.Argument(..., metavar="PRESET|DIR", help="A preset's name or a model folder."),
