@@ -1,6 +1,6 @@
 """Forward and backward of 1 x 1,024 tokens in fp32 on one thread, beside Transformers' classes with the same weights.
 
-    python -m benchmarks.train_step [--quick] [--json OUT]
+    python -m benchmarks.train_step [--quick] [--repeats N] [--json OUT]
 
 CPU seconds of this process, the least of several runs taken in turns; three shapes of 8 layers and width 256
 (benchmarks/tiny_shapes.py), and `nano` on 16 x 192 packed tokens. `torch forms` is the same model without the compiled
@@ -94,12 +94,13 @@ def show(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="256 tokens, two runs each")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each form; the least counts")
     parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args()
     torch.set_num_threads(1)
     built, state = compiled_state()
     print(f"torch {torch.__version__}, one thread; compiled kernels: {state if built else 'none, ' + state}\n")
-    rows = measure(256 if args.quick else 1024, 2 if args.quick else 5)
+    rows = measure(256 if args.quick else 1024, 2 if args.quick else args.repeats)
     show(rows)
     if args.json:
         write_json(args.json, {"torch": torch.__version__, "kernels": state, "rows": rows})

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from overland.errors import UsageError
 from overland.kernels import kda, kda_chunk, kda_recurrent
+from overland.kernels.kda_fla import kda_fla
 
 from .references import fla_naive
 
@@ -187,6 +188,28 @@ def _real(result: tuple[Tensor, Tensor], lengths: Tensor) -> tuple[Tensor, Tenso
     return o * (torch.arange(o.shape[1])[None] < lengths[:, None])[..., None, None], state
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_way_to_the_triton_kernel_and_back(packed: bool) -> None:
+    naive = fla_naive("kda", "naive_recurrent_kda")
+
+    def stand_in(*tensors: Tensor, initial_state: Tensor, cu_seqlens: Tensor | None = None, **options: Any) -> Any:
+        """Triton does not run here: fla-core's naive form, sequence by sequence."""
+        if cu_seqlens is None:
+            return naive(*tensors, options["scale"], initial_state, output_final_state=True)
+        parts = []
+        for i, (a, b) in enumerate(zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)):
+            part = [x[:, a:b] for x in tensors]
+            parts.append(naive(*part, options["scale"], initial_state[i : i + 1], output_final_state=True))
+        return torch.cat([o for o, _ in parts], 1), torch.cat([state for _, state in parts])
+
+    x = inputs(12, torch.float32)
+    documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2], [0] * 12]) if packed else None
+    o, state = kda_fla(*x.values(), documents, True, stand_in)
+    o_ref, state_ref = kda_recurrent(**x, documents_BT=documents)
+    assert gap(o, o_ref) < 2e-6
+    assert gap(state, state_ref) < 2e-6
+
+
 def test_the_same_bits_come_out_again() -> None:
     x = inputs(50, torch.float32, K=32, V=32)
     first, second = gradients(kda, x), gradients(kda, x)
@@ -200,5 +223,5 @@ def test_the_environment_picks_the_form(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("OVERLAND_KERNELS", "torch")
     assert torch.equal(kda(**x)[0], kda_chunk(**x)[0])
     monkeypatch.setenv("OVERLAND_KERNELS", "fsat")
-    with pytest.raises(UsageError, match=r"OVERLAND_KERNELS='fsat'.*reference, torch, fast"):
+    with pytest.raises(UsageError, match=r"OVERLAND_KERNELS='fsat'.*reference, torch, fast, fla"):
         kda(**x)

@@ -101,7 +101,7 @@ def _torch(found: Machine) -> None:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     found.facts["threads"] = f"{torch.get_num_threads()} a process (OMP_NUM_THREADS={asked or 'unset'})"
     try:
-        found.facts["kernels"] = f"{kernel_choice()} on the CPU (OVERLAND_KERNELS=reference|torch|fast)"
+        found.facts["kernels"] = f"{kernel_choice()} on the CPU (OVERLAND_KERNELS=reference|torch|fast, or fla on CUDA)"
         built, state = compiled_state()
         found.facts["compiled"] = state if built else "no; the torch forms run, which are slower"
         if not built:

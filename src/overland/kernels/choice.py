@@ -1,7 +1,8 @@
-"""One place that picks an implementation: `OVERLAND_KERNELS=reference|torch|fast` (default fast).
+"""One place that picks an implementation: `OVERLAND_KERNELS=reference|torch|fast|fla` (default fast).
 
 Every hot loop has a plain reference beside its fast forms, and a test holds them together. `fast` takes the compiled
-form where there is one and it could be built, else the best torch form; `torch` leaves the compiled ones out.
+form where there is one and it could be built, else the best torch form; `torch` leaves the compiled ones out. `fla`
+is `torch` with fla-core's Triton kernels for CUDA tensors: not checked on a GPU yet, so nothing takes it by itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 
 from overland.errors import UsageError
 
-CHOICES = ("reference", "torch", "fast")
+CHOICES = ("reference", "torch", "fast", "fla")
 
 
 def kernel_choice() -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from overland.kernels.choice import kernel_choice
 from overland.kernels.compiled import Compiled
+from overland.kernels.kda_fla import kda_fla, triton_chunk_kda
 
 CHUNK = 16  # with a log decay above -5 a tile of 16 spans less than e^80, and e^±40 around its middle
 UNIT_EPS = 1e-6
@@ -56,6 +57,9 @@ def kda(
         valid_BT = torch.arange(q_BTHK.shape[1], device=q_BTHK.device)[None] < lengths_B[:, None]
         g_BTHK = g_BTHK * valid_BT[..., None, None].to(g_BTHK.dtype)
         beta_BTH = beta_BTH * valid_BT[..., None].to(beta_BTH.dtype)
+    if kernel_choice() == "fla" and q_BTHK.is_cuda:
+        tensors = (q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH)
+        return kda_fla(*tensors, state_BHKV, documents_BT, bounded, triton_chunk_kda())
     if q_BTHK.shape[1] <= 2 or kernel_choice() == "reference":
         return kda_recurrent(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT)
     return kda_chunk(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT, bounded)
