@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from overland import kernels
+from overland.kernels.compiled import Compiled
 
 SHOW = """
 import torch
 from overland import kernels
+from overland.kernels.compiled import Compiled
 print(kernels.compiled_state()[0])
 print(kernels.situ_glu(torch.linspace(-3, 3, 21), torch.linspace(5, -5, 21), 4.0, 25.0).sum().item())
 """
@@ -60,3 +62,15 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path: Path) -> None:
     out, errors = run(tmp_path).communicate(timeout=300)
     assert out.split()[0] == "False"
     assert "must be this user's alone" in errors
+
+
+def test_tensor_subclasses_keep_to_the_torch_forms() -> None:
+    class Sharded(torch.Tensor):
+        pass
+
+    x = torch.linspace(-3, 3, 21)
+    wrapped = x.as_subclass(Sharded)
+    assert isinstance(kernels.situ_glu(wrapped, wrapped, 4.0, 25.0), Sharded)
+    native = Compiled("situ", situ_forward="ppp iii dd")
+    assert not native.runs(x, wrapped)
+    assert native.runs(x) == kernels.compiled_state()[0]

@@ -36,6 +36,7 @@ FLAGS = (
 NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes
 _KINDS = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_double}
 _SUFFIX = {torch.float32: "_f32", torch.float64: "_f64", torch.bfloat16: "_bf16", torch.float16: "_f16"}
+_PLAIN = (Tensor, torch.nn.Parameter)
 _log = logging.getLogger("overland.kernels")
 
 
@@ -55,11 +56,14 @@ class Compiled:
         self._functions: dict[tuple[str, torch.dtype], Callable[..., None]] | None = None
 
     def runs(self, *tensors: Tensor | None) -> bool:
-        """Whether these tensors (of one dtype, on the CPU) go to the compiled form: asked for, known, and built."""
+        """Whether these tensors (of one dtype, on the CPU) go to the compiled form: asked for, known, and built.
+
+        Subclasses (a sharded DTensor, a fake tensor while tracing) hold no plain memory of their own and never do.
+        """
         dtype = None
         for x in tensors:
             if x is not None:
-                if x.dtype not in self.dtypes or not x.is_cpu or dtype not in (None, x.dtype):
+                if type(x) not in _PLAIN or x.dtype not in self.dtypes or not x.is_cpu or dtype not in (None, x.dtype):
                     return False
                 dtype = x.dtype
         return kernel_choice() == "fast" and self._load() is not None
