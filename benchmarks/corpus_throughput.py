@@ -6,7 +6,7 @@ The input is `benchmarks.corpus_set`: 218 MB of technical English and code (20 M
 documents and 2,000 planted passages. Peers (rensa, datatrove, kitoken, gigatoken) run on a 20 MB part of the
 same documents, each in a subprocess of one virtual environment under `~/.cache/overland/peers/corpus`, which the script
 does not make: `python -m venv ~/.cache/overland/peers/corpus`, then in it
-`pip install rensa 'datatrove[processing]' gigatoken kitoken tokenizers pyarrow`. What is missing is said. The peers'
+`pip install rensa 'datatrove[processing]' spacy gigatoken kitoken tokenizers pyarrow`. What is missing is said. Their
 tokenizer is the one that the stage `tokens` trained last.
 
 What is measured:
