@@ -23,7 +23,7 @@ async def test_streams_give_what_the_engine_gives() -> None:
     requests = asked(8)
 
     async def read(ids: list[int], sampling: Sampling) -> Generation:
-        stream = served.stream(ids, sampling)
+        stream = served.submit(ids, sampling)
         tokens = [emitted.token async for emitted in stream]
         assert tokens == stream.generation.ids
         return stream.generation
@@ -42,7 +42,7 @@ async def test_many_streams_with_random_cancellations_leave_no_row() -> None:
     ended: list[Generation] = []
 
     async def read(ids: list[int], sampling: Sampling) -> None:
-        stream, patience = served.stream(ids, sampling), rng.randint(0, 8)
+        stream, patience = served.submit(ids, sampling), rng.randint(0, 8)
         ended.append(stream.generation)
         iterator = aiter(stream)
         try:
@@ -74,7 +74,7 @@ async def test_many_streams_with_random_cancellations_leave_no_row() -> None:
 
 async def test_cancelling_a_generation_ends_its_stream() -> None:
     served = AsyncEngine(engine())
-    stream = served.stream([1, 2, 3], Sampling(max_tokens=60))
+    stream = served.submit([1, 2, 3], Sampling(max_tokens=60))
     seen = 0
     async for _ in stream:
         seen += 1
@@ -96,7 +96,7 @@ async def test_an_error_in_a_step_reaches_every_stream_and_the_next_request_runs
             raise MemoryError("no room for the cache")
 
     served.engine.model.register_forward_hook(fail)
-    streams = [served.stream(ids, Sampling(max_tokens=30)) for ids, _ in asked(4)]
+    streams = [served.submit(ids, Sampling(max_tokens=30)) for ids, _ in asked(4)]
     results = await asyncio.gather(*(stream.finish() for stream in streams), return_exceptions=True)
     for stream, result in zip(streams, results, strict=True):
         assert isinstance(result, RuntimeError)
@@ -110,7 +110,7 @@ async def test_an_error_in_a_step_reaches_every_stream_and_the_next_request_runs
 @pytest.mark.parametrize("turns", [0, 1, 5])
 async def test_closing_cancels_what_runs(turns: int) -> None:
     served = AsyncEngine(engine())
-    read, unread = (served.stream([1, 2, n], Sampling(max_tokens=80)) for n in (3, 4))
+    read, unread = (served.submit([1, 2, n], Sampling(max_tokens=80)) for n in (3, 4))
     waiter = asyncio.create_task(read.finish())
     for _ in range(turns):  # 0: before the engine's own task has begun
         await asyncio.sleep(0)
@@ -125,6 +125,6 @@ async def test_closing_cancels_what_runs(turns: int) -> None:
 async def test_a_bad_prompt_is_refused_at_once() -> None:
     served = AsyncEngine(engine(MODEL))
     with pytest.raises(UsageError, match="empty"):
-        served.stream([], Sampling())
+        served.submit([], Sampling())
     assert not served._queues
     await served.close()

@@ -167,10 +167,10 @@ def test_rows_that_are_done_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> 
     mine.run(rows)
     assert batches == [4, *[1] * 11]
     mine.step()
-    assert mine._cache is None
+    assert mine._batch.cache is None
 
 
-@pytest.mark.parametrize("where", ["forward", "sample", "_compact", "_compact_into"])
+@pytest.mark.parametrize("where", ["forward", "sample", "keep", "add"])
 @pytest.mark.parametrize("when", [1, 2, 3])
 @pytest.mark.parametrize("whom", [[0], [4], range(5), range(6)])
 def test_a_cancellation_in_the_middle_of_a_step_harms_nobody_else(
@@ -179,7 +179,7 @@ def test_a_cancellation_in_the_middle_of_a_step_harms_nobody_else(
     """As it comes from another thread: right after a part of a step, with five requests first, then a sixth."""
     mine = engine(max_batch=8)
     rows = [mine.submit(ids, replace(GREEDY, max_tokens=12 - 2 * i)) for i, ids in enumerate(prompts([4, 5, 6, 7, 8]))]
-    owner = {"sample": engine_module, "forward": MODEL}.get(where, mine)
+    owner = {"sample": engine_module, "forward": MODEL}.get(where, mine._batch)
     part, calls, had = getattr(owner, where), 0, {}
 
     def interrupted(*args: Any, **options: Any) -> Any:

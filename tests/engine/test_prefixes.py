@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import random_ids, tiny
 
 from overland.engine import Engine, Generation, Sampling
-from overland.engine.prefixes import PrefixStore, common_length, parting_points, prefix_hashes
-from overland.model import Cache
+from overland.engine.parting import common_length, parting_points
+from overland.engine.pool import PagePool
+from overland.model import Cache, Decoder
 
 from .naive import MODEL, engine, greedy
 
@@ -114,23 +115,82 @@ def test_a_request_that_ran_across_new_weights_leaves_nothing_behind() -> None:
             assert row.ids == greedy(row.prompt_ids, 6, other)
 
 
-def test_a_small_store_forgets_the_least_recently_used() -> None:
-    def cache(n: int) -> Cache:
-        row = MODEL.new_cache(1)
-        row.lengths += n
-        return row
+def filled(model: Decoder, ids: list[int]) -> Cache:
+    cache = model.new_cache(1)
+    with torch.inference_mode():
+        model(torch.tensor([ids]), cache=cache)
+    return cache
 
-    store = PrefixStore(10)
-    store.put([1, 2, 3, 4], cache(4), "")
-    store.put([5, 6, 7], cache(3), "")
-    assert store.longest([1, 2, 3, 4, 0], "")[0] == 4  # now the more recent
-    store.put([8, 9, 8, 9], cache(4), "")
-    assert store.longest([5, 6, 7, 0], "") == (0, None)
-    assert store.longest([1, 2, 3, 4, 0], "")[0] == 4
-    assert store.longest([1, 2, 3, 4], "") == (0, None)  # a proper prefix: one token is left to run
-    assert store.longest([1, 2, 3, 4, 0], "other") == (0, None)
-    store.put(list(range(11)), cache(11), "")
-    assert store.tokens == 8
+
+def put(pool: PagePool, ids: list[int], salt: str = "") -> None:
+    pool.put(ids, filled(MODEL, ids), 0, salt)
+
+
+def test_a_small_pool_forgets_the_least_recently_used() -> None:
+    pool = PagePool(MODEL, 10, page_size=2)
+    put(pool, [1, 2, 3, 4])
+    put(pool, [5, 6, 7])
+    assert pool.longest([1, 2, 3, 4, 0], "") == 4  # now the more recent
+    put(pool, [8, 9, 8, 9])
+    assert pool.longest([5, 6, 7, 0], "") == 0
+    assert pool.longest([1, 2, 3, 4, 0], "") == 4
+    assert pool.longest([1, 2, 3, 4], "") == 0  # a proper prefix: one token is left to run
+    assert pool.longest([1, 2, 3, 4, 0], "other") == 0
+    put(pool, list(range(11)))
+    assert pool.tokens == 8
+
+
+def test_prefixes_that_begin_alike_share_their_pages() -> None:
+    pool = PagePool(MODEL, 1000, page_size=8)
+    put(pool, LONG[:20])
+    one = pool.bytes
+    assert (pool.pages, one) == (2, 20 * pool.token_bytes + pool.state_bytes)
+    put(pool, [*LONG[:20], 1, 2, 3, 4, 5])
+    assert pool.pages == 3
+    assert pool.bytes == one + (8 + 1) * pool.token_bytes + pool.state_bytes
+    pool.shrink(pool.bytes - 1)  # the first, older one goes; its pages stay with the second
+    assert pool.longest([*LONG[:20], 1, 2, 3, 4, 5, 6], "") == 25
+    assert pool.longest([*LONG[:20], 9], "") == 0
+    pool.shrink(0)
+    assert (pool.pages, pool.checkpoints, pool.bytes, pool.tokens) == (0, 0, 0, 0)
+
+
+lengths = st.integers(1, 30)
+
+
+@settings(max_examples=40)
+@given(
+    stored=st.lists(st.tuples(st.integers(0, 1), lengths), max_size=8),
+    asked=st.tuples(st.integers(0, 1), lengths),
+    page_size=st.sampled_from([1, 3, 8, 512]),
+    keep=st.floats(0, 1),
+)
+def test_a_hit_is_the_longest_prefix_still_stored_and_holds_what_was_put(
+    stored: list[tuple[int, int]], asked: tuple[int, int], page_size: int, keep: float
+) -> None:
+    stems = [random_ids(31, seed=3).tolist(), random_ids(31, seed=4).tolist()]
+    stems[1][:12] = stems[0][:12]
+    pool = PagePool(MODEL, 10_000, page_size)
+    for stem, n in stored:
+        put(pool, stems[stem][:n])
+    pool.shrink(int(keep * pool.bytes))
+    assert pool.bytes == sum(
+        t.numel() * t.element_size()
+        for tensors in [p.slots for p in pool._pages.values()] + [c.rest + c.states for c in pool._checkpoints.values()]
+        for t in tensors
+    )
+    ids = stems[asked[0]][: asked[1]]
+    n, cache = pool.take(ids, "")
+    wanted = {len(stems[s][:m]) for s, m in stored if stems[s][:m] == ids[:m] and m < len(ids)}
+    assert n in wanted | {0}
+    if keep == 1:
+        assert n == max(wanted, default=0)
+    if n:
+        assert cache is not None
+        fresh = filled(MODEL, ids[:n])
+        for mine, theirs in zip(cache.layers, fresh.layers, strict=True):
+            for a, b in zip(mine.tensors(), theirs.tensors(), strict=True):
+                assert torch.allclose(a, b[:, :n] if mine.slotted else b)
 
 
 ids = st.lists(st.integers(0, 2), max_size=8)
@@ -145,21 +205,17 @@ def test_parting_points_are_the_longest_shared_beginnings(prompts: list[list[int
     assert parting_points(prompts, shortest) == wanted
 
 
-@given(a=ids, b=ids)
-def test_hashes_are_those_of_the_prefix_alone(a: list[int], b: list[int]) -> None:
-    n = common_length(a, b)
-    assert prefix_hashes(a)[: n + 1] == prefix_hashes(b)[: n + 1]
-    assert len(set(prefix_hashes(a) + prefix_hashes(b))) == len(a) + len(b) - n + 1
-
-
 def test_decoding_leaves_a_stored_prefix_untouched() -> None:
     mine = engine()
     for n in range(3):
         done(mine, [*LONG, n])
-    held, cache = mine._prefixes.longest([*LONG, 0], "")
-    assert held == 50
-    assert cache is not None
-    before = [t.clone() for layer in cache.layers for t in vars(layer).values()]
+
+    def held() -> list[torch.Tensor]:
+        n, cache = mine.pool.take([*LONG, 0], "")
+        assert n == 50
+        assert cache is not None
+        return [t for layer in cache.layers for t in layer.tensors()]
+
+    before = held()
     done(mine, [*LONG, 2, 2], Sampling(seed=1, max_tokens=30))
-    after = [t for layer in cache.layers for t in vars(layer).values()]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, held(), strict=True))

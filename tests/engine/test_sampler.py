@@ -35,7 +35,7 @@ def naive(logits: list[float], temperature: float, top_k: int, top_p: float) -> 
 )
 def test_frequencies_match_the_distribution(fields: dict[str, float]) -> None:
     n, logits = 4000, torch.tensor([1.2, 0.3, -0.5, 2.0, 0.0, -1.0, 0.7, 1.9])
-    drawn = [token for token, _, _ in sample(logits.expand(n, -1), rows(n, **fields))]
+    drawn = [token for token, *_ in sample(logits.expand(n, -1), rows(n, **fields))]
     whole = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
     wanted = naive(logits.tolist(), **{**whole, **fields})  # type: ignore[arg-type]
     assert set(drawn) <= wanted.keys()
@@ -54,7 +54,7 @@ def test_masks_and_logprobs_equal_plain_ones(units: list[int], top_k: int, top_p
     wanted = naive(logits, temperature, top_k, top_p)
     near = naive(logits, temperature, top_k, max(0.0, top_p - 1e-6)), naive(logits, temperature, top_k, top_p + 1e-6)
     asked = rows(30, top_k=top_k, top_p=top_p, temperature=temperature)
-    for token, logprob, forced in sample(torch.tensor(logits).expand(30, -1), asked):
+    for token, logprob, forced, _ in sample(torch.tensor(logits).expand(30, -1), asked):
         assert not forced
         if near[0].keys() == near[1].keys():  # the cut does not fall on a rounding
             assert logprob == pytest.approx(math.log(wanted[token]), abs=1e-5)
@@ -62,13 +62,13 @@ def test_masks_and_logprobs_equal_plain_ones(units: list[int], top_k: int, top_p
 
 def test_temperature_zero_takes_the_most_likely_whatever_the_masks() -> None:
     logits = torch.tensor([[0.0, 3.0, 2.9, -1.0]]).expand(5, -1)
-    assert {token for token, _, _ in sample(logits, rows(5, temperature=0, top_p=0.1))} == {1}
-    assert {token for token, _, _ in sample(logits, rows(5, top_k=1))} == {1}
+    assert {token for token, *_ in sample(logits, rows(5, temperature=0, top_p=0.1))} == {1}
+    assert {token for token, *_ in sample(logits, rows(5, top_k=1))} == {1}
 
 
 def test_a_token_without_probability_is_never_drawn() -> None:
     logits = torch.tensor([float("-inf"), 0.0, float("-inf"), 0.0, float("-inf")])
-    assert {token for token, _, _ in sample(logits.expand(300, -1), rows(300))} == {1, 3}
+    assert {token for token, *_ in sample(logits.expand(300, -1), rows(300))} == {1, 3}
 
 
 def _last_of(logits: Tensor, neighbour: Sampling) -> tuple[int, float, bool]:

@@ -93,6 +93,11 @@ class ChannelParser(TurnParser):
             )
         return self._turn
 
+    @property
+    def channel(self) -> str:
+        """Where text would go now: "think", "response", or "" (markup, a call, nowhere)."""
+        return self._where if self._tag is None and self._where in self._text else ""
+
     # --- tokens -----------------------------------------------------------------------------------------------------
 
     def _ordinary(self, data: bytes) -> None:

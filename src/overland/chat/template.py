@@ -44,6 +44,11 @@ class TurnParser(Protocol):
     tail: list[Event]
     """After finish(): events that only the end of the ids released, such as half a character."""
 
+    @property
+    def channel(self) -> str:
+        """Where text would go now: "think", "response", or "" (markup, a call, nowhere)."""
+        ...
+
     def feed(self, ids: Sequence[int]) -> list[Event]: ...
 
     def finish(self) -> ParsedTurn: ...

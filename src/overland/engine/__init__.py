@@ -1,7 +1,8 @@
 """Token-in, token-out generation: continuous batching, prefix reuse, budgets, scoring."""
 
 from overland.engine.async_engine import AsyncEngine, Stream
+from overland.engine.constraint import Constraint
 from overland.engine.engine import Emitted, Engine
 from overland.engine.request import Budget, Generation, Sampling
 
-__all__ = ["AsyncEngine", "Budget", "Emitted", "Engine", "Generation", "Sampling", "Stream"]
+__all__ = ["AsyncEngine", "Budget", "Constraint", "Emitted", "Engine", "Generation", "Sampling", "Stream"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 
-from overland.engine.engine import Emitted, Engine
+from overland.engine.constraint import Constraint
+from overland.engine.engine import Emitted, Engine, PauseMode
 from overland.engine.request import Budget, Generation, Sampling
+
+T = TypeVar("T")
 
 
 class AsyncEngine:
@@ -21,18 +25,25 @@ class AsyncEngine:
         self._pool = ThreadPoolExecutor(1, "engine", initializer=torch.set_num_threads, initargs=(1,))
         self._runner: asyncio.Task[None] | None = None
 
-    def submit(self, ids: Sequence[int], sampling: Sampling, budget: Budget | None = None, salt: str = "") -> Stream:
+    def submit(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        budget: Budget | None = None,
+        salt: str = "",
+        *,
+        constraint: Constraint | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> Stream:
         """Queue a request and return its stream. Raises UsageError as Engine.submit does."""
-        generation = self.engine.submit(ids, sampling, budget, salt)
+        generation = self.engine.submit(
+            ids, sampling, budget, salt, constraint=constraint, priority=priority, deadline=deadline
+        )
         queue: asyncio.Queue[Emitted | BaseException | None] = asyncio.Queue()
         self._queues[id(generation)] = queue
-        if self._runner is None or self._runner.done():
-            self._runner = asyncio.get_running_loop().create_task(self._run())
+        self._wake()
         return Stream(self, generation, queue)
-
-    def stream(self, ids: Sequence[int], sampling: Sampling, budget: Budget | None = None, salt: str = "") -> Stream:
-        """The same as `submit`, under the name that reads well in `async for`."""
-        return self.submit(ids, sampling, budget, salt)
 
     def cancel(self, generation: Generation) -> None:
         """Stop a request; its row is free within one step."""
@@ -40,6 +51,34 @@ class AsyncEngine:
         queue = self._queues.pop(id(generation), None)
         if queue is not None:
             queue.put_nowait(None)
+
+    def cancel_all(self) -> None:
+        """Stop every request; their streams end."""
+        self.engine.cancel_all()
+        for queue in self._queues.values():
+            queue.put_nowait(None)
+        self._queues.clear()
+
+    async def call(self, work: Callable[[Engine], T]) -> T:
+        """Run `work(engine)` between two steps, in the engine's own thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, self.engine)
+
+    async def pause(self, mode: PauseMode = "abort") -> None:
+        """Engine.pause; in the mode `wait` returns once what ran has ended."""
+        await self.call(lambda engine: engine.pause(mode))
+        if mode == "abort":
+            self.cancel_all()
+        if mode == "wait" and self._runner is not None:
+            await asyncio.wait([self._runner])
+
+    async def resume(self) -> None:
+        """Go on with what was frozen and held."""
+        await self.call(Engine.resume)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
         """Cancel what runs and stop the worker thread."""
@@ -54,7 +93,7 @@ class AsyncEngine:
         loop = asyncio.get_running_loop()
         try:
             while self.engine.busy:
-                for emitted in await loop.run_in_executor(self._pool, self.engine.step):
+                for emitted in await loop.run_in_executor(self._pool, self._step):
                     queue = self._queues.get(id(emitted.generation))
                     if queue is None:
                         continue
@@ -62,9 +101,18 @@ class AsyncEngine:
                     if emitted.generation.done:
                         queue.put_nowait(None)
                         del self._queues[id(emitted.generation)]
+                for ended in self.engine.take_ended():
+                    if (queue := self._queues.pop(id(ended), None)) is not None:
+                        queue.put_nowait(None)
         except BaseException as error:
             self._fail(error)
             raise
+
+    def _step(self) -> list[Emitted]:
+        emitted = self.engine.step()
+        if not self.engine.busy:
+            self.engine.tidy()
+        return emitted
 
     def _fail(self, error: BaseException) -> None:
         """End every stream with `error`."""

@@ -5,20 +5,33 @@ Shapes: B rows, V vocabulary.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from overland.engine.request import Generation
 
 
-def sample(logits_BV: Tensor, rows: list[Generation]) -> list[tuple[int, float, bool]]:
-    """One (token, log-probability, forced) a row. Each row uses its own random stream and sampling settings."""
-    logits = logits_BV.to(torch.float32)
+class Drawn(NamedTuple):
+    """A token, its log-probability in the distribution it was drawn from, whether it was forced, and alternatives."""
+
+    token: int
+    logprob: float
+    forced: bool
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def sample(logits_BV: Tensor, rows: list[Generation]) -> list[Drawn]:
+    """One token a row. Each row uses its own random stream and sampling settings."""
+    logits = _adjust(logits_BV.to(torch.float32), rows)
     temperature = torch.tensor([row.sampling.temperature for row in rows])
     greedy = temperature == 0
     logits = logits / torch.where(greedy, 1.0, temperature)[:, None]
-    truncated = any(row.sampling.top_k or row.sampling.top_p < 1 for row in rows)
-    logprobs = (_truncate(logits, rows) if truncated else logits).log_softmax(-1)
+    open_logits, logits = logits, _constrain(logits, rows)
+    cut = any(row.sampling.top_k or row.sampling.top_p < 1 or row.sampling.min_p for row in rows)
+    truncated = cut or logits is not open_logits
+    logprobs = (_truncate(logits, rows) if cut else logits).log_softmax(-1)
     u = torch.tensor([0.0 if row.sampling.temperature == 0 else row.draw() for row in rows], dtype=torch.float64)
     cdf = logprobs.to(torch.float64).exp().cumsum(-1)
     drawn = torch.searchsorted(cdf, (u * cdf[:, -1])[:, None], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
@@ -27,13 +40,47 @@ def sample(logits_BV: Tensor, rows: list[Generation]) -> list[tuple[int, float, 
     chosen = [token if want is None else want for token, want in zip(tokens, forced, strict=True)]
     if truncated and any(want is not None for want in forced):  # truncation may leave a forced token no probability
         by_force = torch.tensor([want is not None for want in forced])[:, None]
-        logprobs = torch.where(by_force, logits.log_softmax(-1), logprobs)
+        logprobs = torch.where(by_force, open_logits.log_softmax(-1), logprobs)
     picked = logprobs.gather(1, torch.tensor(chosen)[:, None])[:, 0].tolist()
-    return [(token, lp, want is not None) for token, lp, want in zip(chosen, picked, forced, strict=True)]
+    top = _alternatives(logprobs, rows)
+    return [
+        Drawn(token, lp, want is not None, best)
+        for token, lp, want, best in zip(chosen, picked, forced, top, strict=True)
+    ]
+
+
+def _adjust(logits: Tensor, rows: list[Generation]) -> Tensor:
+    """Bias and penalties; the tensor itself where no row has any."""
+    if not any(row.sampling.logit_bias or row.sampling.penalised for row in rows):
+        return logits
+    logits = logits.clone()
+    for line, row in zip(logits, rows, strict=True):
+        s = row.sampling
+        if s.repetition_penalty != 1.0:
+            said = torch.tensor(list({*row.prompt_ids, *row.counts}))
+            old, penalty = line[said], s.repetition_penalty
+            line[said] = torch.where(old > 0, old / penalty, old * penalty)
+        if row.counts and (s.presence_penalty or s.frequency_penalty):
+            said = torch.tensor(list(row.counts))
+            times = torch.tensor(list(row.counts.values()), dtype=torch.float32)
+            line[said] -= s.presence_penalty + s.frequency_penalty * times
+        if s.logit_bias:
+            ids, biases = zip(*s.logit_bias, strict=True)
+            line.index_add_(0, torch.tensor(ids), torch.tensor(biases))
+    return logits
+
+
+def _constrain(logits: Tensor, rows: list[Generation]) -> Tensor:
+    """Mask what a row's constraint forbids; the tensor itself where no row has one."""
+    masks = [row.constraint.allowed(logits.shape[-1]) if row.constraint is not None else None for row in rows]
+    if all(mask is None for mask in masks):
+        return logits
+    everything = torch.ones(logits.shape[-1], dtype=torch.bool)
+    return logits.masked_fill(~torch.stack([everything if m is None else m for m in masks]), float("-inf"))
 
 
 def _truncate(logits: Tensor, rows: list[Generation]) -> Tensor:
-    """Mask what top-k and top-p leave out; the most likely token always stays."""
+    """Mask what top-k, top-p and min-p leave out; the most likely token always stays."""
     order = logits.argsort(dim=-1, descending=True, stable=True)
     ranked = logits.gather(1, order)
     rank = torch.arange(logits.shape[-1])[None]
@@ -44,4 +91,19 @@ def _truncate(logits: Tensor, rows: list[Generation]) -> Tensor:
     mass_before = probs.cumsum(-1) - probs
     outside = (mass_before >= top_p) & (top_p < 1) & (rank > 0)  # rounding takes the mass past 1 where all is asked for
     ranked = ranked.masked_fill(outside, float("-inf"))
+    if any(row.sampling.min_p for row in rows):
+        min_p = torch.tensor([row.sampling.min_p for row in rows])[:, None]
+        ranked = ranked.masked_fill((probs < min_p * probs[:, :1]) & (rank > 0), float("-inf"))
     return torch.empty_like(logits).scatter(1, order, ranked)
+
+
+def _alternatives(logprobs: Tensor, rows: list[Generation]) -> list[tuple[tuple[int, float], ...]]:
+    """The most likely tokens of each row, best first, as many as it asked for (fewer where a cut left fewer)."""
+    most = min(max(row.sampling.top_logprobs for row in rows), logprobs.shape[-1])
+    if most == 0:
+        return [()] * len(rows)
+    best = logprobs.topk(most, dim=-1)
+    return [
+        tuple((i, lp) for i, lp in zip(ids[: row.sampling.top_logprobs], lps, strict=False) if lp > float("-inf"))
+        for row, ids, lps in zip(rows, best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
