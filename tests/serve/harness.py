@@ -40,9 +40,12 @@ class ScriptedEngine:
     def __init__(self, tokenizer: Tokenizer, context_length: int = 4096) -> None:
         self.tokenizer = tokenizer
         self.context_length = context_length
+        self.most_tokens = context_length
         self.vocab_size = tokenizer.vocab_size
         self.script: deque[list[int]] = deque()
         self.seen: list[Generation] = []
+        self.constrained: list[bool] = []
+        self._ended: list[Generation] = []
         self.started = threading.Event()
         self.cancelled = threading.Event()
         self.broken = False
@@ -53,9 +56,10 @@ class ScriptedEngine:
         self._filler = tokenizer.encode("a")[0]
 
     def submit(
-        self, ids: Sequence[int], sampling: Sampling, budget: Budget | None = None, salt: str = ""
+        self, ids: Sequence[int], sampling: Sampling, budget: Budget | None = None, salt: str = "", **options: Any
     ) -> Generation:
-        generation = Generation(list(ids), sampling, budget, salt)
+        self.constrained.append(options.pop("constraint", None) is not None)  # the script says what it says
+        generation = Generation(list(ids), sampling, budget, salt, **options)
         known = [len(prefix) for prefix in self._prefixes if tuple(ids[: len(prefix)]) == prefix]
         generation.cached_tokens = max(known, default=0)
         self.seen.append(generation)
@@ -74,6 +78,10 @@ class ScriptedEngine:
     def step(self) -> list[Emitted]:
         if self.broken:
             raise MemoryError("/secret/path")
+        for generation, _ in self._lines:
+            if generation.deadline is not None and not generation.done and time.monotonic() > generation.deadline:
+                generation.finish_reason = "deadline"
+                self._ended.append(generation)
         live = [generation for generation, _ in self._lines if not generation.done]
         if any(len(one.ids) == self.pause_after for one in live) and not self.go.wait(0.01):
             return []
@@ -90,6 +98,13 @@ class ScriptedEngine:
         self._lines = [line for line in self._lines if not line[0].done]
         self.started.set()
         return out
+
+    def take_ended(self) -> list[Generation]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def tidy(self) -> None:
+        pass
 
     def stats(self) -> dict[str, float]:
         return {"running": sum(not generation.done for generation, _ in self._lines), "waiting": 0}

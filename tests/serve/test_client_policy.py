@@ -42,9 +42,9 @@ def test_a_turn_through_the_official_client_is_the_turn_of_the_process(
     settings = ServeSection(port=0, think_budget_low=6)
     own = LocalPolicy(Engine(model), tokenizer, think_budget={"low": 6})
     expected = asyncio.run(own.respond(TALK, [TOOL], "low", GREEDY))
-    app = create_app(AsyncEngine(Engine(model)), tokenizer, XTML(), model_name="nano", settings=settings)
+    app = create_app(AsyncEngine(Engine(model)), tokenizer, XTML(), model_name="tiny", settings=settings)
     with background(app, settings) as url:
-        turn = asyncio.run(ask(ClientPolicy(f"{url}/v1", "nano", api)))
+        turn = asyncio.run(ask(ClientPolicy(f"{url}/v1", "tiny", api)))
     assert turn.message.content == expected.message.content
     assert turn.message.reasoning == expected.message.reasoning
     assert turn.usage.completion_tokens == expected.usage.completion_tokens == 24
@@ -53,6 +53,6 @@ def test_a_turn_through_the_official_client_is_the_turn_of_the_process(
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 def test_what_the_server_refuses_is_one_line_with_its_reason(model: Decoder, tokenizer: Tokenizer, api: str) -> None:
     settings = ServeSection(port=0)
-    app = create_app(AsyncEngine(Engine(model)), tokenizer, XTML(), model_name="nano", settings=settings)
+    app = create_app(AsyncEngine(Engine(model)), tokenizer, XTML(), model_name="tiny", settings=settings)
     with background(app, settings) as url, pytest.raises(OverlandError, match="other"):
         asyncio.run(ask(ClientPolicy(f"{url}/v1", "other", api)))

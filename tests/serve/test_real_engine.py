@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import anthropic
 import openai
 import pytest
-import torch
 
 from overland.chat import XTML, Message, Tokenizer, ToolSpec
-from overland.engine import AsyncEngine, Budget, Engine, Sampling
-from overland.model import Decoder, preset
-from overland.serve import ServeSection, background, create_app
+from overland.engine import Budget, Engine, Sampling
+from overland.model import Decoder
 
+from .conftest import BUDGET
 from .harness import WEATHER
 
-BUDGET = 6
 TOOL = ToolSpec("weather", "Weather.", WEATHER)
 USER = Message("user", "Weather in Paris?")
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer: Tokenizer) -> Decoder:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    return Decoder(preset("nano", vocab_size=-(-tokenizer.vocab_size // 32) * 32)).eval()
-
-
-@pytest.fixture(scope="module")
-def url(model: Decoder, tokenizer: Tokenizer) -> Iterator[str]:
-    settings = ServeSection(port=0, think_budget_low=BUDGET)
-    app = create_app(AsyncEngine(Engine(model)), tokenizer, XTML(), model_name="nano", settings=settings)
-    with background(app, settings) as at:
-        yield at
 
 
 def in_process(model: Decoder, tokenizer: Tokenizer, effort: str, max_tokens: int) -> tuple[list[int], list[float]]:
@@ -53,7 +34,7 @@ def test_greedy_ids_over_openai_are_the_engines(
 ) -> None:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0)
     answer = client.chat.completions.create(
-        model="nano",
+        model="tiny",
         messages=[USER.to_openai()],
         tools=[TOOL.to_openai()],
         temperature=0,
@@ -74,7 +55,7 @@ def test_greedy_ids_over_openai_are_the_engines(
 def test_greedy_text_over_anthropic_is_the_engines(url: str, model: Decoder, tokenizer: Tokenizer) -> None:
     client = anthropic.Anthropic(base_url=url, api_key="unused", max_retries=0)
     message = client.messages.create(
-        model="nano",
+        model="tiny",
         max_tokens=24,
         extra_body={"temperature": 0},  # the newest client no longer names it
         messages=[{"role": "user", "content": USER.content}],

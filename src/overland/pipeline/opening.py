@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from overland.errors import OverlandError, UsageError
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from overland.serve import ServeSection
 
 
-def open_engine(folder: Path, max_batch: int = 64) -> tuple[Engine, Tokenizer]:
-    """The engine and tokenizer of a model folder. Raises UsageError or BrokenFileError naming what is wrong."""
+def open_engine(folder: Path, max_batch: int = 64, **options: Any) -> tuple[Engine, Tokenizer]:
+    """The engine and tokenizer of a model folder. Raises UsageError or BrokenFileError naming what is wrong.
+
+    `options` are further ones of Engine.
+    """
     from overland.chat import load_tokenizer
     from overland.engine import Engine
     from overland.model import load_model
@@ -31,7 +34,7 @@ def open_engine(folder: Path, max_batch: int = 64) -> tuple[Engine, Tokenizer]:
             f"{folder}: tokenizer.json has {tokenizer.vocab_size} tokens, the model {model.config.vocab_size}: "
             "they do not belong together"
         )
-    return Engine(model, max_batch=max_batch), tokenizer
+    return Engine(model, max_batch=max_batch, **options), tokenizer
 
 
 def serve_folder(
@@ -45,7 +48,7 @@ def serve_folder(
 
     if settings.port:  # a port in use is said before a large model is loaded
         listen(settings.host, settings.port).close()
-    engine, tokenizer = open_engine(folder, max_batch)
+    engine, tokenizer = open_engine(folder, max_batch, **settings.engine_options())
     place = folder.resolve()
     model_name = name or (place.parent.name if place.name == "model" else place.name)
     run(AsyncEngine(engine), tokenizer, XTML(), model_name=model_name, settings=settings, announce=announce)

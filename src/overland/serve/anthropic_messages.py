@@ -15,7 +15,14 @@ from typing import Any
 
 from overland.chat import MalformedCall, Message, ToolCall
 from overland.serve.anthropic_schema import Block, CountRequest, InputMessage, MessagesRequest, Thinking
-from overland.serve.conversation import Placed, check_conversation, check_stops, check_tools, choose_tools
+from overland.serve.conversation import (
+    Placed,
+    check_answer,
+    check_conversation,
+    check_stops,
+    check_tools,
+    choose_tools,
+)
 from overland.serve.errors import as_api_error, bad_request, error_body
 from overland.serve.generation import Answer, Ask, Event, Generator, Plan
 from overland.serve.signature import ThinkingSigner
@@ -36,15 +43,16 @@ def read_request(body: CountRequest, generator: Generator, signer: ThinkingSigne
         (f"tools.{i}.input_schema", tool.name, tool.description, tool.input_schema)
         for i, tool in enumerate(body.tools or [])
     )
-    named, choice = None, "auto"
+    wanted, choice = None, "auto"
     if body.tool_choice is not None:
         choice = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}[body.tool_choice.type]
         if body.tool_choice.type == "tool":
-            named = body.tool_choice.name
-            if not named:
+            if not body.tool_choice.name:
                 raise bad_request("tool_choice.name", "the type tool needs the name of one")
-    tools, choice = choose_tools("tool_choice", tools, choice, named)
+            wanted = [body.tool_choice.name]
+    named = choose_tools("tool_choice", tools, choice, wanted)
     effort, budget = _effort(body)
+    answer, shown = _form(body)
     ask = Ask(
         messages=check_conversation(placed),
         tools=tools,
@@ -53,6 +61,11 @@ def read_request(body: CountRequest, generator: Generator, signer: ThinkingSigne
         effort=effort,
         think_budget=budget,
         call_prefix="toolu_",
+        named=named,
+        strict=any(tool.strict for tool in body.tools or []),
+        answer=answer,
+        answer_field="output_config.format",
+        response_format=shown,
     )
     if not isinstance(body, MessagesRequest):
         return ask
@@ -86,6 +99,15 @@ def _effort(body: CountRequest) -> tuple[str | None, int | None]:
     if thinking.type == "enabled" and thinking.budget_tokens is None:
         raise bad_request("thinking.budget_tokens", "the type enabled needs a budget; or use the type adaptive")
     return effort, thinking.budget_tokens if thinking.type == "enabled" else None
+
+
+def _form(body: CountRequest) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The form of the response and the same as the template shows it."""
+    form = body.output_config.format if body.output_config is not None else None
+    if form is None:
+        return None, None
+    answer = check_answer("output_config.format.schema", {"json_schema": form.schema_})
+    return answer, {"type": "json_schema", "json_schema": {"schema": form.schema_}}
 
 
 def _messages(field: str, one: InputMessage, generator: Generator, signer: ThinkingSigner) -> list[Placed]:
@@ -175,7 +197,7 @@ class MessageAnswer:
             content.append({"type": "text", "text": answer.content})
         for call in answer.calls:
             content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": tool_input(call)})
-        return {**self._message(content), **_stop(answer), "usage": _usage(answer)}
+        return {**self._message(content), **_stop(answer), "stop_details": None, "usage": _usage(answer)}
 
     async def stream(self) -> AsyncGenerator[bytes]:
         """message_start, the blocks one after another, message_delta, message_stop; an error event if it fails."""
@@ -279,7 +301,9 @@ def _usage(answer: Answer) -> dict[str, Any]:
     return {
         "input_tokens": answer.prompt_tokens - answer.cached_tokens,
         "cache_creation_input_tokens": 0,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "cache_read_input_tokens": answer.cached_tokens,
         "output_tokens": len(answer.ids),
         "output_tokens_details": {"thinking_tokens": answer.reasoning_tokens},
+        "service_tier": "standard",
     }

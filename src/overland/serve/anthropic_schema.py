@@ -45,6 +45,7 @@ class MessageTool(Wire):
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
     input_schema: dict[str, Any]
+    strict: bool | None = None
 
 
 class ToolChoice(Wire):
@@ -59,7 +60,13 @@ class Thinking(Wire):
     display: Literal["summarized", "omitted"] | None = None
 
 
+class OutputFormat(Wire):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
 class OutputConfig(Wire):
+    format: OutputFormat | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 

@@ -88,17 +88,48 @@ def check_tools(tools: Iterable[tuple[str, str, str | None, dict[str, Any] | Non
 
 
 def choose_tools(
-    field: str, tools: tuple[ToolSpec, ...], choice: str, named: str | None
-) -> tuple[tuple[ToolSpec, ...], str]:
-    """The tools shown to the model and the template's tool choice. A named tool is required, alone."""
-    if choice != "none" and choice != "auto" and not tools:
+    field: str, tools: tuple[ToolSpec, ...], choice: str, named: Iterable[str] | None = None
+) -> frozenset[str] | None:
+    """The only tools that may be called, None for all. A 400 where a call is required and impossible.
+
+    The model is shown all tools whatever is chosen, so that a choice does not change the beginning of the prompt.
+    """
+    if choice not in ("none", "auto") and not tools:
         raise bad_request(field, "a tool call is required, but the request has no tools")
     if named is None:
-        return tools, choice
-    chosen = tuple(tool for tool in tools if tool.name == named)
-    if not chosen:
-        raise bad_request(field, f"there is no tool named {named!r}")
-    return chosen, "required"
+        return None
+    known = {tool.name for tool in tools}
+    for name in (chosen := list(named)):
+        if name not in known:
+            raise bad_request(field, f"there is no tool named {name!r}")
+    return frozenset(chosen)
+
+
+def check_answer(field: str, form: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The schema of a json_schema answer, checked. A 400 names what is no schema."""
+    if form is None or "json_schema" not in form:
+        return form
+    schema = form["json_schema"]
+    try:
+        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+    except jsonschema.SchemaError as error:
+        where = "".join(f".{part}" for part in error.absolute_path)
+        raise bad_request(field + where, f"not a JSON Schema: {error.message}", "invalid_json_schema") from None
+    except RecursionError:
+        raise bad_request(field, "not a JSON Schema: nested too deeply", "invalid_json_schema") from None
+    return form
+
+
+def check_bias(field: str, bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    """Biases by token id, -100 to 100. A 400 names an id that is none."""
+    pairs = []
+    for key, value in (bias or {}).items():
+        if not key.isdecimal() or int(key) >= vocab_size:
+            raise bad_request(field, f"{key!r} is no token id; valid: 0 to {vocab_size - 1}")
+        if not -100 <= value <= 100:
+            raise bad_request(field, f"the bias of {key} is {value}; valid: -100 to 100")
+        pairs.append((int(key), float(value)))
+    return tuple(pairs)
 
 
 def check_stops(field: str, stops: str | list[str] | None) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ OPENAI_TYPES = {
     429: "rate_limit_exceeded",
     500: "server_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -35,7 +36,9 @@ ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     500: "api_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
+OVERLOADED = 529  # what Anthropic's API says where others say 503
 
 
 class ApiError(Exception):
@@ -103,5 +106,7 @@ def error_response(request: Request, error: ApiError) -> JSONResponse:
         headers["retry-after"] = str(error.retry_after)
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    body = error_body(error, anthropic=is_anthropic(request), request_id=request_id)
-    return JSONResponse(body, status_code=error.status, headers=headers)
+    anthropic = is_anthropic(request)
+    body = error_body(error, anthropic=anthropic, request_id=request_id)
+    status = OVERLOADED if anthropic and error.status == 503 else error.status
+    return JSONResponse(body, status_code=status, headers=headers)

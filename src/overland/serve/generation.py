@@ -6,16 +6,23 @@ work is done. A `Choice` runs one generation: an async iterator of deltas, then 
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from overland.chat import Message, Template, Tokenizer, ToolCall, ToolSpec, normalise_effort
+from overland.chat.xtml_grammar import turn_grammar
 from overland.engine import AsyncEngine, Budget, Generation, Sampling
 from overland.errors import OverlandError
+from overland.serve.admission import Admission, Load
+from overland.serve.conversation_log import ConversationLog
+from overland.serve.effort_controller import EffortController
 from overland.serve.errors import ApiError, bad_request
+from overland.serve.grammar import GrammarConstraint, Grammars
+from overland.serve.memory import memory_usage
 from overland.serve.metrics import Metrics
 from overland.serve.settings import ServeSection
 from overland.serve.stops import StopText
@@ -40,6 +47,21 @@ class Ask:
     stops: tuple[str, ...] = ()
     choices: int = 1
     call_prefix: str = "call_"
+    named: frozenset[str] | None = None  # the only tools that may be called; None: all
+    strict: bool = False  # arguments must follow their schemas
+    answer: Mapping[str, Any] | None = None  # the form of the response, see chat.xtml_grammar.Answer
+    answer_field: str = "response_format"
+    response_format: dict[str, Any] | None = None  # the same as it is shown to the model
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    top_logprobs: int = 0
+    salt: str = ""
+    request_id: str = ""
+    deadline: float | None = None  # time.monotonic() seconds
+    prompt_ids: tuple[int, ...] | None = None  # ids to be used as they are, in place of the rendered messages
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,13 @@ class Plan:
     max_tokens: int
     seed: int
     budget: Budget | None
+    grammar: str | None = None
+    reduced: int = 0  # levels by which the effort controller lowered it
+
+    @property
+    def load(self) -> Load:
+        """What it will cost."""
+        return Load(len(self.prompt.ids), self.max_tokens, self.ask.choices)
 
 
 @dataclass(frozen=True)
@@ -72,6 +101,8 @@ class Delta:
     token: int | None
     logprob: float
     events: tuple[Event, ...]
+    top: tuple[tuple[int, float], ...] = ()
+    channel: str = ""  # that the token is text of: think, response, or "" for markup and calls
 
 
 @dataclass
@@ -86,6 +117,8 @@ class Answer:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     forced: list[bool] = field(default_factory=list)
+    top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    versions: list[int | str] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
@@ -99,17 +132,21 @@ class Generator:
         self, engine: AsyncEngine, tokenizer: Tokenizer, template: Template, metrics: Metrics, settings: ServeSection
     ) -> None:
         self.engine = engine
+        engine.engine.token_limit = tokenizer.vocab_size
         self.tokenizer = tokenizer
         self.template = template
         self.metrics = metrics
         self.settings = settings
         self.turns = SampledTurns(settings.sampled_turn_tokens)
         self.prompts = PromptBuilder(template, tokenizer, self.turns)
+        self.grammars = Grammars(tokenizer)
         self.stop_ids = tuple(template.stop_ids(tokenizer))
         self.think_close = tuple(template.think_close_ids(tokenizer))
-        self.in_flight = 0
-        self.draining = False
-        self.running: dict[int, Generation] = {}
+        self.log: ConversationLog | None = None
+        self.admission = Admission(settings, metrics)
+        self.controller = EffortController(settings)
+        self._running: dict[int, tuple[str, Generation]] = {}
+        self._numbers = itertools.count()
         for tier in ("low", "high", "max"):
             limit = settings.think_budget(tier)
             if limit is not None:
@@ -118,21 +155,27 @@ class Generator:
     @property
     def context_length(self) -> int:
         """Tokens that prompt and answer may have together."""
-        return self.engine.engine.context_length
+        return min(self.engine.engine.context_length, self.engine.engine.most_tokens)
 
     def prompt(self, ask: Ask) -> Prompt:
         """The prompt of a request. Raises a 400 where the template cannot say the conversation."""
+        if ask.prompt_ids is not None:
+            return self.prompts.given(ask.prompt_ids)
         try:
-            return self.prompts.build(ask.messages, ask.tools, self.effort(ask), True, ask.tool_choice)
+            return self.prompts.build(
+                ask.messages, ask.tools, self.effort(ask), True, ask.tool_choice, ask.response_format
+            )
         except OverlandError as error:
             raise bad_request("messages", str(error)) from None
 
     def effort(self, ask: Ask) -> str:
         """The tier a request runs at: low, high or max. "none" is low with its thinking closed at once."""
-        return normalise_effort(ask.effort or self.settings.default_effort)
+        return normalise_effort(ask.effort or self.controller.default_effort())
 
     def plan(self, ask: Ask) -> Plan:
         """Settles everything about a request. Raises 400 context_length_exceeded where its prompt does not fit."""
+        if self.settings.effort_controller:
+            self.pressure()
         prompt = self.prompt(ask)
         room = self.context_length - len(prompt.ids)
         if room < 1:
@@ -148,11 +191,38 @@ class Generator:
         max_tokens = min(room, ask.max_tokens or self.settings.max_tokens)
         effort = self.effort(ask)
         seed = secrets.randbits(31) if ask.seed is None else ask.seed
-        return Plan(ask, prompt, effort, max_tokens, seed, self._budget(ask, effort, max_tokens))
+        budget = self._budget(ask, effort, max_tokens)
+        reduced = self.controller.level if ask.effort is None and ask.think_budget is None else 0
+        if reduced:
+            self.metrics.count(self.metrics.effort_reduced, self.controller.reason)
+        return Plan(ask, prompt, effort, max_tokens, seed, budget, self._grammar(ask), reduced)
+
+    def _grammar(self, ask: Ask) -> str | None:
+        """The grammar a turn must follow, compiled once here so that a wrong one is refused before any work."""
+        calls = "none" if not ask.tools else {"none": "none", "required": "required"}.get(ask.tool_choice, "auto")
+        if ask.answer is None and (calls == "none" or not (ask.strict or calls == "required" or ask.named)):
+            return None
+        if ask.answer is None and not self.grammars.installed:
+            return None  # calls are then asked for in words
+        tools = [tool for tool in ask.tools if ask.named is None or tool.name in ask.named]
+        where = ask.answer_field if ask.answer is not None else "tools"
+        try:
+            lark = turn_grammar(tools, calls=calls, parallel=ask.parallel_calls, answer=ask.answer)
+            self.grammars.constraint(lark)
+        except OverlandError as error:
+            raise bad_request(where, str(error), "unsupported_schema") from None
+        return lark
+
+    def constraint(self, plan: Plan) -> GrammarConstraint | None:
+        """A constraint in its first state, for one choice."""
+        return None if plan.grammar is None else self.grammars.constraint(plan.grammar)
 
     def _budget(self, ask: Ask, effort: str, max_tokens: int) -> Budget | None:
         """The least of: the tier's budget, the client's, and what leaves room for an answer."""
-        limits = [self.settings.think_budget(effort), ask.think_budget, 0 if ask.effort == "none" else None]
+        tier = self.settings.think_budget(effort)
+        if ask.effort is None and ask.think_budget is None:
+            tier = self.controller.budget(tier)
+        limits = [tier, ask.think_budget, 0 if ask.effort == "none" else None]
         if self.settings.answer_reserve:
             limits.append(max(0, max_tokens - self.settings.answer_reserve - len(self.think_close)))
         known = [limit for limit in limits if limit is not None]
@@ -160,35 +230,34 @@ class Generator:
             return None
         return Budget(limit=min(known), until=self.think_close[0], forced=self.think_close)
 
-    def admit(self, plan: Plan) -> Callable[[], None]:
-        """Takes a request's place; call what it returns to give the place back.
+    @property
+    def in_flight(self) -> int:
+        """Generations admitted and not yet ended."""
+        return self.admission.in_flight
 
-        Raises 429 when the server is full and 503 when it is shutting down.
-        """
-        wait = self.settings.retry_after_seconds
-        if self.draining:
-            self.metrics.count(self.metrics.rejected, "draining")
-            raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after=wait)
-        size = plan.ask.choices
-        if self.in_flight + size > self.settings.max_in_flight:
-            self.metrics.count(self.metrics.rejected, "full")
-            raise ApiError(
-                429,
-                f"the server is full: {self.in_flight} of {self.settings.max_in_flight} generations in flight",
-                code="rate_limit_exceeded",
-                retry_after=wait,
-            )
-        self.in_flight += size
+    def pressure(self) -> int:
+        """The effort controller's level, brought up to date."""
+        signals = self.controller.signals(self.engine.engine.stats(), memory_usage())
+        level = self.controller.look(signals)
+        self.metrics.effort_level.set(level)
+        return level
 
-        def leave() -> None:
-            self.in_flight -= size
+    def register(self, generation: Generation, request_id: str = "") -> int:
+        """Remembers a running generation, so that it can be ended from outside; returns its key."""
+        key = next(self._numbers)
+        self._running[key] = (request_id, generation)
+        return key
 
-        return leave
+    def unregister(self, key: int) -> None:
+        """Forgets a generation that has ended."""
+        del self._running[key]
 
-    def cancel_all(self) -> None:
-        """Ends what is running; its clients are told so, in their answer or in a stream's last event."""
-        for generation in list(self.running.values()):
+    def cancel_all(self, request_ids: Collection[str] | None = None) -> int:
+        """Ends what is running (of these requests); its clients are told so, in their answer or in a last event."""
+        ended = [g for name, g in self._running.values() if request_ids is None or name in request_ids]
+        for generation in ended:
             self.engine.cancel(generation)
+        return len(ended)
 
     def choices(self, plan: Plan) -> list[Choice]:
         """The generations of a request; each has its own seed."""
@@ -218,33 +287,53 @@ class Choice:
             max_tokens=plan.max_tokens,
             seed=plan.seed + self.number,
             stop_ids=owner.stop_ids,
+            min_p=plan.ask.min_p,
+            presence_penalty=plan.ask.presence_penalty,
+            frequency_penalty=plan.ask.frequency_penalty,
+            repetition_penalty=plan.ask.repetition_penalty,
+            logit_bias=plan.ask.logit_bias,
+            top_logprobs=plan.ask.top_logprobs,
         )
-        clock = _Clock(owner.metrics)
-        stream = owner.engine.stream(plan.prompt.ids, sampling, plan.budget)
-        owner.running[id(stream.generation)] = stream.generation
+        clock = Clock(owner, plan.effort)
+        stream = owner.engine.submit(
+            plan.prompt.ids,
+            sampling,
+            plan.budget,
+            plan.ask.salt,
+            constraint=owner.constraint(plan),
+            priority=owner.admission.priority(plan.load),
+            deadline=plan.ask.deadline,
+        )
+        key = owner.register(stream.generation, plan.ask.request_id)
         finished = cut = False
         try:
             async for one in stream:
-                clock.token()
+                clock.token(stream.generation)
                 answer.ids.append(one.token)
                 answer.logprobs.append(one.logprob)
                 answer.forced.append(one.forced)
+                answer.top.append(one.top)
                 answer.cached_tokens = stream.generation.cached_tokens
                 events, cut = self._read(self._parser.feed([one.token]))
                 if cut:
                     owner.engine.cancel(stream.generation)
-                yield Delta(one.token, one.logprob, tuple(events))
+                if events and events[0].kind != "think":
+                    clock.responded()
+                ordinary = owner.tokenizer.special_name(one.token) is None
+                channel = self._parser.channel if ordinary else ""
+                yield Delta(one.token, one.logprob, tuple(events), one.top, channel)
                 if cut:
                     break
+            answer.versions = list(stream.generation.versions)
             if not cut:
                 answer.finish = stream.generation.finish_reason or "stop"
             tail = self._finish(cut)
-            clock.end(answer)
+            clock.end(len(answer.ids))
             finished = True
             if tail:
                 yield Delta(None, 0.0, tuple(tail))
         finally:
-            del owner.running[id(stream.generation)]
+            owner.unregister(key)
             if not stream.generation.done:
                 owner.engine.cancel(stream.generation)
             if not finished:
@@ -298,8 +387,8 @@ class Choice:
     def _finish(self, cut: bool) -> list[Event]:
         """Completes the answer; returns what only its end released (half a character, a held back stop string)."""
         answer, owner = self.answer, self._owner
-        if answer.finish == "cancelled":
-            raise ApiError(503, "the server ended this generation early", code="cancelled", retry_after=1)
+        if answer.finish in ("cancelled", "deadline"):
+            raise ended_early(answer.finish)
         answer.errors = self._parser.finish().errors
         tail = [] if cut else [*self._read(self._parser.tail)[0], *self._flush()]
         answer.calls = [
@@ -314,41 +403,93 @@ class Choice:
         if answer.calls and answer.finish == "stop":
             answer.finish = "calls"
         self._measure()
+        self._record()
         return tail
+
+    def _record(self) -> None:
+        """The conversation with this answer, for the log."""
+        owner, ask, answer = self._owner, self.plan.ask, self.answer
+        if owner.log is None:
+            return
+        said = Message("assistant", answer.content, answer.reasoning, tuple(answer.calls))
+        owner.log.record(
+            {
+                "id": ask.request_id,
+                "choice": self.number,
+                "time": time.time(),
+                "model": owner.metrics.model,
+                "effort": self.plan.effort,
+                "messages": [message.to_openai() for message in [*ask.messages, said]],
+                "tools": [tool.to_openai() for tool in ask.tools],
+                "tool_choice": ask.tool_choice,
+                "finish_reason": answer.finish,
+                "errors": list(answer.errors),
+                "sampling": {"temperature": ask.temperature, "top_p": ask.top_p, "seed": self.plan.seed + self.number},
+                "usage": {
+                    "prompt_tokens": answer.prompt_tokens,
+                    "cached_tokens": answer.cached_tokens,
+                    "completion_tokens": len(answer.ids),
+                    "reasoning_tokens": answer.reasoning_tokens,
+                },
+                "weight_version": answer.versions[-1] if answer.versions else None,
+            }
+        )
 
     def _measure(self) -> None:
         answer, meters = self.answer, self._owner.metrics
-        meters.prompt_tokens.inc(answer.prompt_tokens)
-        meters.cached_tokens.inc(answer.cached_tokens)
-        meters.cache_queries.inc(answer.prompt_tokens)
-        meters.cache_hits.inc(answer.cached_tokens)
-        meters.generation_tokens.inc(len(answer.ids))
-        meters.request_prompt.observe(answer.prompt_tokens)
-        meters.request_generation.observe(len(answer.ids))
+        meters.measure(answer.prompt_tokens, answer.cached_tokens, len(answer.ids), answer.finish)
         meters.count(meters.thinking_tokens, self.plan.effort, answer.reasoning_tokens)
-        meters.count(meters.success, "length" if answer.finish == "length" else "stop")
         if any(answer.forced):
             meters.count(meters.budget_exhausted, self.plan.effort)
 
 
-class _Clock:
-    """Times of one generation, from its admission."""
+def ended_early(reason: str) -> ApiError:
+    """What a client is told whose generation was cancelled or ran into its deadline."""
+    if reason == "deadline":
+        return ApiError(504, "the request's time was over", code="deadline_exceeded")
+    return ApiError(503, "the server ended this generation early", code="cancelled", retry_after=1)
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+
+class Clock:
+    """Times of one generation, from its submission."""
+
+    def __init__(self, owner: Generator, effort: str | None = None) -> None:
+        self._owner = owner
+        self._metrics = owner.metrics
+        self._effort = effort
         self._start = time.perf_counter()
         self._first = self._last = 0.0
+        self._responded = False
 
-    def token(self) -> None:
-        now = time.perf_counter()
+    def token(self, generation: Generation) -> None:
+        """A token came."""
+        now, meters = time.perf_counter(), self._metrics
         if self._first:
-            self._metrics.between_tokens.observe(now - self._last)
+            meters.between_tokens.observe(now - self._last)
         else:
             self._first = now
-            self._metrics.first_token.observe(now - self._start)
+            meters.first_token.observe(now - self._start)
+            begun = min(now, max(self._start, generation.begun or self._start))
+            meters.queue_time.observe(begun - self._start)
+            meters.prefill_time.observe(now - begun)
+            self._owner.controller.saw_first_token(now - self._start)
+            self._owner.controller.saw_prompt(len(generation.prompt_ids), generation.cached_tokens)
+            if self._effort is not None:
+                meters.first_token_by_effort.labels(meters.model, self._effort).observe(now - self._start)
         self._last = now
 
-    def end(self, answer: Answer) -> None:
-        self._metrics.latency.observe(time.perf_counter() - self._start)
-        if len(answer.ids) > 1:
-            self._metrics.per_token.observe((self._last - self._first) / (len(answer.ids) - 1))
+    def responded(self) -> None:
+        """A token of the answer itself came: its thinking is over."""
+        if not self._responded and self._effort is not None:
+            self._responded = True
+            seconds = time.perf_counter() - self._start
+            self._metrics.first_response_by_effort.labels(self._metrics.model, self._effort).observe(seconds)
+
+    def end(self, tokens: int) -> None:
+        """The last token has come."""
+        now, meters = time.perf_counter(), self._metrics
+        meters.latency.observe(now - self._start)
+        if self._first:
+            meters.decode_time.observe(now - self._first)
+        if tokens > 1:
+            meters.per_token.observe((self._last - self._first) / (tokens - 1))

@@ -118,6 +118,12 @@ class _Server(uvicorn.Server):
         self._drain_seconds = settings.drain_seconds
         self._ready = ready
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's; then the conversation log is put where it belongs."""
+        await super().shutdown(sockets)
+        if self._generator.log is not None:
+            await asyncio.to_thread(self._generator.log.close)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
@@ -134,7 +140,7 @@ class _Server(uvicorn.Server):
     def stop(self) -> None:
         """Drains, from any thread: no new requests, and a deadline for those that run."""
         if not self.should_exit:
-            self._generator.draining = True
+            self._generator.admission.draining = True
             self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_seconds, self._generator.cancel_all)
         self.should_exit = True
 

@@ -13,30 +13,36 @@ from contextlib import aclosing
 from typing import Any
 
 from overland.chat import Message, ToolCall
-from overland.serve.conversation import Placed, check_conversation, check_stops, check_tools, choose_tools
+from overland.serve.conversation import (
+    Placed,
+    check_answer,
+    check_bias,
+    check_conversation,
+    check_stops,
+    check_tools,
+    choose_tools,
+)
 from overland.serve.errors import as_api_error, bad_request, error_body
 from overland.serve.generation import Answer, Ask, Choice, Event, Generator, Plan
-from overland.serve.openai_schema import ChatMessage, ChatRequest, NamedToolChoice
-from overland.serve.settings import ServeSection
+from overland.serve.openai_schema import AllowedToolChoice, ChatMessage, ChatRequest, NamedToolChoice
 from overland.serve.streaming import merge, sse
+from overland.serve.tokens import logprob_entries
 
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "calls": "tool_calls"}
-NO_LOGPROB = -9999.0  # JSON has no -inf; OpenAI's own stand-in
 
 
-def read_request(body: ChatRequest, settings: ServeSection) -> Ask:
+def read_request(body: ChatRequest, generator: Generator) -> Ask:
     """The request in neutral terms. Raises a 400 that names the field."""
     placed = [Placed(f"messages.{i}", _message(f"messages.{i}", one)) for i, one in enumerate(body.messages)]
     tools = check_tools(
         (f"tools.{i}.function.parameters", tool.function.name, tool.function.description, tool.function.parameters)
         for i, tool in enumerate(body.tools or [])
     )
-    if isinstance(body.tool_choice, NamedToolChoice):
-        tools, choice = choose_tools("tool_choice", tools, "required", body.tool_choice.function.name)
-    else:
-        tools, choice = choose_tools("tool_choice", tools, body.tool_choice or "auto", None)
+    choice, named = _tool_choice(body)
+    settings = generator.settings
     if body.n is not None and body.n > settings.max_choices:
         raise bad_request("n", f"{body.n} choices; at most {settings.max_choices}")
+    answer_field, answer, shown = _answer(body)
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs", "needs logprobs: true")
     if body.stream_options is not None and not body.stream:
@@ -55,11 +61,59 @@ def read_request(body: ChatRequest, settings: ServeSection) -> Ask:
         seed=body.seed,
         stops=check_stops("stop", body.stop),
         choices=body.n or 1,
+        named=choose_tools("tool_choice", tools, choice, named),
+        strict=any(tool.function.strict for tool in body.tools or []),
+        answer=answer,
+        answer_field=answer_field,
+        response_format=shown,
+        min_p=body.min_p or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=body.repetition_penalty or 1.0,
+        logit_bias=check_bias("logit_bias", body.logit_bias, generator.tokenizer.vocab_size),
+        top_logprobs=body.top_logprobs or 0,
+        salt=body.cache_salt or "",
     )
 
 
+def _tool_choice(body: ChatRequest) -> tuple[str, list[str] | None]:
+    """(auto, none or required; the only tools that may be called)."""
+    if isinstance(body.tool_choice, NamedToolChoice):
+        return "required", [body.tool_choice.function.name]
+    if isinstance(body.tool_choice, AllowedToolChoice):
+        allowed = body.tool_choice.allowed_tools
+        return allowed.mode, [tool.function.name for tool in allowed.tools]
+    return body.tool_choice or "auto", None
+
+
+def _answer(body: ChatRequest) -> tuple[str, dict[str, Any] | None, dict[str, Any] | None]:
+    """(the field that asks, the form of the response, the same as the template shows it)."""
+    asked, form = body.structured_outputs, body.response_format
+    if asked is not None:
+        given = {"json_schema": asked.json_, "regex": asked.regex, "choice": asked.choice}
+        named = {kind: value for kind, value in given.items() if value is not None}
+        if len(named) != 1:
+            raise bad_request("structured_outputs", "give exactly one of json, regex and choice")
+        return "structured_outputs", check_answer("structured_outputs.json", named), None
+    if form is None or form.type == "text":
+        return "response_format", None, None
+    if form.type == "json_object":
+        return "response_format", {"json_object": True}, {"type": "json_object"}
+    if form.json_schema is None:
+        raise bad_request("response_format.json_schema", "the type json_schema needs it")
+    schema = form.json_schema.schema_ or {}
+    named = check_answer("response_format.json_schema.schema", {"json_schema": schema}) or {}
+    return "response_format", named, {"type": "json_schema", "json_schema": {"schema": schema}}
+
+
 def _message(field: str, one: ChatMessage) -> Message:
-    content = one.content if isinstance(one.content, str) else "".join(part.text for part in one.content or [])
+    content = one.content if isinstance(one.content, str) else ""
+    if isinstance(one.content, list):
+        for place, part in enumerate(one.content):
+            text = part.text if part.type == "text" else part.refusal
+            if text is None:
+                raise bad_request(f"{field}.content.{place}.{part.type}", "this part needs it")
+            content += text
     if one.role == "tool":
         if not one.tool_call_id:
             raise bad_request(f"{field}.tool_call_id", "a tool message needs the id of the call it answers")
@@ -68,7 +122,11 @@ def _message(field: str, one: ChatMessage) -> Message:
         calls = tuple(ToolCall(c.id, c.function.name, c.function.arguments) for c in one.tool_calls or [])
         if one.content is None and not calls:
             raise bad_request(f"{field}.content", "an assistant message needs content or tool_calls")
-        return Message("assistant", content, one.reasoning_content or one.reasoning or "", calls, name=one.name)
+        thoughts = one.reasoning_content or one.reasoning
+        if not thoughts:
+            details = [part.get("text") for part in one.reasoning_details or []]
+            thoughts = "".join(text for text in details if isinstance(text, str))
+        return Message("assistant", content, thoughts, calls, name=one.name)
     if one.content is None:
         raise bad_request(f"{field}.content", f"a {one.role} message needs content")
     if one.tool_calls:
@@ -118,7 +176,7 @@ class ChatAnswer:
                         for choice in choices:
                             yield self._chunk(choice.number, {"role": "assistant", "content": ""}, prompt=True)
                         first = False
-                    tokens = {} if delta.token is None else self._tokens([delta.token], [delta.logprob])
+                    tokens = {} if delta.token is None else self._tokens([delta.token], [delta.logprob], [delta.top])
                     for event in delta.events:
                         yield self._chunk(number, _delta(event), tokens)
                         tokens = {}
@@ -151,31 +209,26 @@ class ChatAnswer:
             "message": message,
             "finish_reason": FINISH[answer.finish],
             "logprobs": None,
-            **self._tokens(answer.ids, answer.logprobs),
+            **self._tokens(answer.ids, answer.logprobs, answer.top),
         }
         if self._body.return_token_ids:
-            made |= {"prompt_token_ids": self._plan.prompt.ids, "forced_tokens": answer.forced}
+            made |= {
+                "prompt_token_ids": self._plan.prompt.ids,
+                "forced_tokens": answer.forced,
+                "weight_versions": answer.versions,
+            }
         if answer.errors:
             made["parse_errors"] = list(answer.errors)
         return made
 
-    def _tokens(self, ids: list[int], logprobs: list[float]) -> dict[str, Any]:
+    def _tokens(
+        self, ids: list[int], logprobs: list[float], top: list[tuple[tuple[int, float], ...]]
+    ) -> dict[str, Any]:
         """What a request wants to know about tokens: log-probabilities and ids of all that was sampled, in order."""
         made: dict[str, Any] = {}
         if self._body.logprobs:
-            bytes_of = self._generator.tokenizer.bytes_of
-            made["logprobs"] = {
-                "content": [
-                    {
-                        "token": bytes_of([token]).decode("utf-8", "replace"),
-                        "bytes": list(bytes_of([token])),
-                        "logprob": max(logprob, NO_LOGPROB) if logprob == logprob else NO_LOGPROB,
-                        "top_logprobs": [],
-                    }
-                    for token, logprob in zip(ids, logprobs, strict=True)
-                ],
-                "refusal": None,
-            }
+            entries = logprob_entries(self._generator.tokenizer, ids, logprobs, top)
+            made["logprobs"] = {"content": entries, "refusal": None}
         if self._body.return_token_ids:
             made["token_ids"] = ids
         return made

@@ -16,8 +16,9 @@ class Wire(BaseModel):
 
 
 class TextPart(Wire):
-    type: Literal["text"]
-    text: str
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
 
 
 class CalledFunction(Wire):
@@ -36,6 +37,7 @@ class ChatMessage(Wire):
     content: str | list[TextPart] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
     tool_calls: list[AssistantCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -45,6 +47,7 @@ class FunctionSpec(Wire):
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class FunctionTool(Wire):
@@ -61,12 +64,44 @@ class NamedToolChoice(Wire):
     function: NamedFunction
 
 
+class AllowedTool(Wire):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedTools(Wire):
+    mode: Literal["auto", "required"]
+    tools: list[AllowedTool] = Field(min_length=1)
+
+
+class AllowedToolChoice(Wire):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 class StreamOptions(Wire):
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class JsonSchema(Wire):
+    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
 
 
 class ResponseFormat(Wire):
-    type: Literal["text"]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Wire):
+    """vLLM's field of this name: exactly one of these."""
+
+    json_: dict[str, Any] | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = Field(default=None, min_length=1)
 
 
 class ChatRequest(Wire):
@@ -75,7 +110,7 @@ class ChatRequest(Wire):
     model: str
     messages: list[ChatMessage] = Field(min_length=1)
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: ReasoningEffort | None = None
     max_completion_tokens: int | None = Field(default=None, ge=1)
@@ -88,11 +123,21 @@ class ChatRequest(Wire):
     stop: str | list[str] | None = None
     n: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=0)
-    frequency_penalty: float | None = Field(default=None, ge=0, le=0)
-    presence_penalty: float | None = Field(default=None, ge=0, le=0)
-    logit_bias: dict[str, float] | None = Field(default=None, max_length=0)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    logit_bias: dict[str, float] | None = Field(default=None, max_length=1024)
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    cache_salt: str | None = Field(default=None, max_length=256)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+
+
+class ChatTokensRequest(ChatRequest):
+    """A chat completion that brings its prompt's ids."""
+
+    tokens: list[int] = Field(min_length=1)

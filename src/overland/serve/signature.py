@@ -1,4 +1,8 @@
-"""Signatures of thinking blocks: a client must send them back, and a wrong one must never brick a conversation."""
+"""Signatures of thinking blocks: a client must send them back, and a wrong one must never brick a conversation.
+
+`seal` carries the thinking itself, compressed and signed, for clients that keep `encrypted_content` and nothing else.
+It proves where the text comes from; it does not hide it (the client was given the text anyway).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+import zlib
 
 
 class ThinkingSigner:
@@ -25,3 +30,20 @@ class ThinkingSigner:
             return "missing"
         same = hmac.compare_digest(self.sign(thinking).encode(), signature.encode("utf-8", "surrogatepass"))
         return "valid" if same else "invalid"
+
+    def seal(self, thinking: str) -> str:
+        """The thinking as one opaque text that `unseal` takes back."""
+        packed = zlib.compress(thinking.encode("utf-8", "surrogatepass"))
+        digest = hmac.new(self._key, packed, hashlib.sha256).digest()
+        return base64.b64encode(digest + packed).decode("ascii")
+
+    def unseal(self, sealed: str) -> str | None:
+        """The thinking of a sealed text; None where this server did not seal it, which is no reason to refuse it."""
+        try:
+            data = base64.b64decode(sealed, validate=True)
+        except ValueError:
+            return None
+        digest, packed = data[:32], data[32:]
+        if not hmac.compare_digest(hmac.new(self._key, packed, hashlib.sha256).digest(), digest):
+            return None
+        return zlib.decompress(packed).decode("utf-8", "surrogatepass")

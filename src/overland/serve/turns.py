@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 
 from overland.chat import Fork, MalformedCall, Message, Template, Tokenizer, ToolCall, ToolSpec
 
@@ -133,6 +134,7 @@ class PromptBuilder:
         effort: str | None = None,
         thinking: bool = True,
         tool_choice: str | None = None,
+        response_format: dict[str, Any] | None = None,
     ) -> Prompt:
         """The ids the engine is given: the history, then the generation prefix of the next turn.
 
@@ -171,10 +173,15 @@ class PromptBuilder:
             history = message_key(history, message, reasoning=True)
         base = extend()
         tail, ids = plain, base
-        if tool_choice not in (None, "auto"):
-            tail = self._ids([], thinking=thinking, tool_choice=tool_choice)
+        if tool_choice not in (None, "auto") or response_format is not None:
+            tail = self._ids([], thinking=thinking, tool_choice=tool_choice, response_format=response_format)
             ids = [*_without(base, plain), *tail]
         return Prompt(ids, history, hash_ids(base), tuple(tail), thinking, reused, rendered)
+
+    def given(self, ids: Sequence[int], thinking: bool = True) -> Prompt:
+        """A prompt of ids that the client put together itself; the turn after it is found by them alone."""
+        history = hashlib.sha256(b"overland ids" + hash_ids(ids)).digest()
+        return Prompt(list(ids), history, hash_ids(ids), (), thinking)
 
     def remember(self, prompt: Prompt, message: Message, ids: Sequence[int]) -> bool:
         """Keeps a turn that a later prompt can go on from; False for one that was cut."""
@@ -192,9 +199,17 @@ class PromptBuilder:
         thinking: bool = True,
         generate: bool = True,
         tool_choice: str | None = None,
+        response_format: dict[str, Any] | None = None,
     ) -> list[int]:
         return self._template.prompt_ids(
-            messages, self._tokenizer, tools, effort, thinking=thinking, generate=generate, tool_choice=tool_choice
+            messages,
+            self._tokenizer,
+            tools,
+            effort,
+            thinking=thinking,
+            generate=generate,
+            tool_choice=tool_choice,
+            response_format=response_format,
         )
 
     @staticmethod
