@@ -30,7 +30,7 @@ def our_segments(case: Case) -> list[list[Any]]:
 
 def test_every_case_has_a_golden_rendering():
     assert sorted(GOLDEN) == sorted(case["name"] for case in CASES)
-    assert len(GOLDEN) == len(CASES) >= 12
+    assert len(GOLDEN) == len(CASES) >= 40
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

@@ -19,6 +19,7 @@ USER = Message("user", "Weather in Paris?")
 
 def in_process(model: Decoder, tokenizer: Tokenizer, effort: str, max_tokens: int) -> tuple[list[int], list[float]]:
     engine, template = Engine(model), XTML()
+    engine.token_limit = tokenizer.vocab_size  # as the server: the rest of the vocabulary is padding
     close = tuple(template.think_close_ids(tokenizer))
     budget = Budget(BUDGET, close[0], close) if effort == "low" else None
     sampling = Sampling(temperature=0.0, max_tokens=max_tokens, stop_ids=template.stop_ids(tokenizer))
