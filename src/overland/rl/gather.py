@@ -14,6 +14,7 @@ from overland.rl.curriculum import Curriculum
 from overland.rl.samples import Group
 from overland.rl.section import RLSection
 from overland.rl.source import Rollouts
+from overland.rl.staleness import age_figures, without_stale
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,17 @@ class Gathered:
 
     kept: list[Group]
     all: list[Group] = field(repr=False)
+    aged: dict[str, float] = field(default_factory=dict)
+    """Ages of the last round's samples."""
 
     def figures(self) -> dict[str, float]:
         """How much was rolled out for nothing; empty where nothing was dealt again."""
         dropped = len(self.all) - len(self.kept)
         if not dropped:
-            return {}
+            return dict(self.aged)
         ids = {s.id for g in self.kept for s in g.samples}
         wasted = sum(s.output_tokens for g in self.all for s in g.samples if s.id not in ids)
-        return {
+        return self.aged | {
             "rl/accept_rate": len(self.kept) / len(self.all),
             "rl/dropped_groups": float(dropped),
             "rl/dropped_tokens": float(wasted),
@@ -40,9 +43,12 @@ class Gathered:
 def gather(rollouts: Rollouts, curriculum: Curriculum, budgets: Budgets, section: RLSection, version: int) -> Gathered:
     """Roll out one step's groups, priced, with the curriculum told of all of them."""
 
+    aged: dict[str, float] = {}
+
     def run(count: int) -> list[Group]:
         groups = rollouts.run(curriculum.deal(count), version=version)
-        priced = [budgets.price(g, version) for g in groups]
+        aged.update(age_figures(groups, version, section.max_age))
+        priced = [budgets.price(g, version) for g in without_stale(groups, version, section.max_age)]
         curriculum.rates.update(priced)
         return priced
 
@@ -56,4 +62,4 @@ def gather(rollouts: Rollouts, curriculum: Curriculum, budgets: Budgets, section
         everything += new
         fresh = iter(new)
         kept = [g if g.has_variance else next(fresh) for g in kept]
-    return Gathered(kept, everything)
+    return Gathered(kept, everything, aged)

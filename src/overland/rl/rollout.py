@@ -17,6 +17,7 @@ from overland.engine import Engine, Sampling
 from overland.environments import Episode, Scoring, Task, Taskset, run_episode, task_data
 from overland.errors import UsageError
 from overland.rl.curriculum import Order
+from overland.rl.delivery import check_delivery
 from overland.rl.failures import failure_of
 from overland.rl.monitors import hack_flags
 from overland.rl.quarantine import Quarantine
@@ -53,6 +54,8 @@ class EpisodeRollouts:
     def set_weights(self, model: Any, version: int) -> None:
         """The engine samples from the trainer's own module; the version drops and salts its stored prefixes."""
         self.engine.load_weights(model, version)
+        if self.section.check_weights:
+            check_delivery(model, self.engine, version)
 
     def run(self, orders: Sequence[Order], version: int) -> list[Group]:
         """The orders' groups, in order. Every rank runs its share of them and gets all."""

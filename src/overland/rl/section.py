@@ -153,6 +153,11 @@ class RLSection(Section):
     """How rewards become advantages and what each trained token costs; `type` chooses. A domain can have its own."""
     correction: CorrectionSection = CorrectionSection()
     """What is done about a sampler that is not quite the trainer (other kernels, other precision, older weights)."""
+    max_age: int | None = Field(default=None, ge=0)
+    """Updates that a sample may lie behind the policy that is trained; older ones take no part (staleness.py). None:
+    no bound. Rollouts in this process are always of age 0."""
+    check_weights: bool = True
+    """After every update, hold the sampler's weights against the trainer's: a checksum and a canary prompt."""
     extra_rounds: int = Field(default=0, ge=0)
     """Dynamic sampling: groups without variance are replaced by new ones, dealt in at most this many more rounds; then
     the step trains on what there is."""
