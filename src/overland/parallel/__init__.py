@@ -1,1 +1,1 @@
-"""Parallel training applied from outside."""
+"""Many ranks, applied from outside: layouts (layout, meshes, parallelize), balanced experts (balance), the planner."""
