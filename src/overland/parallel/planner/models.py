@@ -21,10 +21,16 @@ Fields = dict[str, Any]
 
 
 def model_names() -> list[str]:
-    """Every name that `architecture` knows."""
+    """Every name that `architecture` knows: public models, and presets of families that the planner has blocks for."""
     from overland.model.presets import PRESETS
 
-    return sorted({*_public_configs(), *PRESETS})
+    def known(name: str) -> bool:
+        try:
+            return bool(from_fields(name, PRESETS[name]).layers)
+        except UsageError:
+            return False
+
+    return sorted({*_public_configs(), *filter(known, PRESETS)})
 
 
 @cache
@@ -44,8 +50,6 @@ def architecture(source: str) -> Architecture:
             return from_fields(source, json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise BrokenFileError(f"{path}: cannot be read ({error})") from None
-        except KeyError as error:
-            raise UsageError(f"{path}: field {error} is missing; the planner needs it") from None
     from overland.model.presets import PRESETS  # last, because it loads torch
 
     if source in PRESETS:
@@ -68,7 +72,10 @@ def from_fields(name: str, fields: Fields) -> Architecture:
     family = fields.get("model_type")
     if family not in FAMILIES:
         raise UsageError(f"{name}: model_type = {family!r}; the planner knows: {', '.join(sorted(FAMILIES))}")
-    return FAMILIES[family](name, fields)
+    try:
+        return FAMILIES[family](name, fields)
+    except (KeyError, TypeError) as error:  # a field that this variant does without, as Kimi-Linear's q_lora_rank
+        raise UsageError(f"{name}: a variant of {family} that the planner has no blocks for ({error})") from None
 
 
 def truncated(model: Architecture, layers: int) -> Architecture:
