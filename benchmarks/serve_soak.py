@@ -67,9 +67,9 @@ class Round:
     seconds: float = 0.0
 
 
-def build(tokenizer: Any) -> Decoder:
+def build(tokenizer: Any, seed: int) -> Decoder:
     """A model with weights drawn large enough that its answers differ."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = Decoder(DecoderConfig.from_dict({**CONFIG, "vocab_size": tokenizer.vocab_size}))
     with torch.no_grad():
         for value in model.parameters():
@@ -160,14 +160,18 @@ async def play(port: int, clients: int, wanted: list[list[int]], seed: int) -> R
 
 def soak(tokenizer: Any, template: Any, clients: int, rounds: int, max_batch: int = 64) -> dict[str, Any]:
     """Plays rounds against a server in this process; returns what was seen and what is left over."""
-    model = build(tokenizer)
+    stop_ids = tuple(template.stop_ids(tokenizer))
+    for seed in range(50):  # one whose answers are long
+        model = build(tokenizer, seed)
+        wanted = answers(model, stop_ids)
+        if min(len(ids) for ids in wanted) >= TOKENS // 2:
+            break
     pool = Engine(model).pool
     memory = 2 * max_batch * pool.row_bytes(128)
     engine = Engine(model, max_batch=max_batch, prefill_chunk=256, page_size=16, pool_bytes=memory)
     settings = ServeSection(port=0, max_in_flight=clients + 1)
     app = create_app(AsyncEngine(engine), tokenizer, template, model_name="soak", settings=settings)
     generator = app.state.generator
-    wanted = answers(model, generator.stop_ids)
     seen: list[Round] = []
     left: list[dict[str, Any]] = []
     cpu = time.process_time()
