@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 
@@ -34,7 +35,7 @@ def main() -> None:
     rows = list(dataset.records("documents"))
     print(json.dumps({
         "nodes": nodes, "errors": sorted(dataset.metadata.ctx.issues.errors), "rows": len(rows),
-        "ray": ray.__version__, "mlcroissant": mlcroissant.__version__,
+        "ray": ray.__version__, "mlcroissant": version("mlcroissant"),
     }))  # fmt: skip
 
 
