@@ -6,6 +6,7 @@ that Transformers wrote. K3's structure has no class in Transformers.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from overland.model import Decoder, load_model, preset
@@ -70,6 +72,7 @@ TRANSFORMERS: dict[str, dict[str, Any]] = {
         "n_shared_experts": 1,
         "n_group": 1,
         "topk_group": 1,
+        "num_nextn_predict_layers": 0,
     },
 }
 
@@ -88,6 +91,11 @@ def pair(family: str) -> tuple[Decoder, nn.Module, str]:
     theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
+        if family == "kimi_linear":  # Transformers writes a dense layer under a name that the release does not have
+            file = Path(folder) / "model.safetensors"
+            tensors = {name: value.clone() for name, value in load_file(file).items()}
+            dense = re.compile(r"\.block_sparse_moe\.(gate|up|down)_proj\.")
+            save_file({dense.sub(r".mlp.\1_proj.", name): value for name, value in tensors.items()}, file)
         ours = load_model(Path(folder))
     return ours, theirs, f"transformers {version('transformers')}"
 
