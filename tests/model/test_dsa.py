@@ -69,6 +69,8 @@ def test_with_no_more_than_topk_in_sight_it_is_mla(rotate: bool) -> None:
     dsa, context = part(model), model.model.context(random_ids(2, T), None, None)
     x = torch.randn(2, T, model.config.hidden_size, dtype=torch.float64)
     assert torch.equal(dsa(x, context)[0], MLA.forward(dsa, x, context))
+    few = model.model.context(random_ids(2, 3), None, None)
+    assert torch.equal(dsa(x[:, :3], few)[0], MLA.forward(dsa, x[:, :3], few))
 
 
 def test_gathered_keys_equal_a_mask() -> None:

@@ -94,7 +94,8 @@ class DSA(MLA):
 
     def dense(self, q_BTHx: Tensor, e_BSx: Tensor, mask_BTS: Tensor | None) -> Tensor:
         """MLA, in the cheaper of its two forms."""
-        return (self.absorbed if q_BTHx.shape[1] <= 4 else self.expanded)(q_BTHx, e_BSx, mask_BTS)
+        few = q_BTHx.shape[1] <= 4 and mask_BTS is not None  # the absorbed form has no causal triangle of its own
+        return (self.absorbed if few else self.expanded)(q_BTHx, e_BSx, mask_BTS)
 
     def attend(self, q_BTHx: Tensor, e_BSx: Tensor, kept_BTS: Tensor) -> Tensor:
         """Attention over the kept keys: by a mask while the context is short, by gathering them once it is long."""
