@@ -13,7 +13,7 @@ DATA = Path(__file__).parent / "data"
 
 def golden_episode() -> Episode:
     task = load_environment("terminal").task("held_out", 0, 5, "read")
-    call = ToolCall("sh:0", "sh", '{"cmd":"cat box/mira.txt"}')
+    call = ToolCall("sh:0", "sh", '{"cmd":"cat mira/note"}')
     asked = Message("assistant", "", reasoning="word", tool_calls=(call,))
     result = Message("tool", "word oslo", tool_call_id="sh:0", name="sh")
     answer = Message("assistant", "oslo", reasoning="= oslo")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from overland.environments import (
     DOMAINS,
@@ -16,16 +19,14 @@ from overland.environments import (
     combine,
     faults,
     load_environment,
-    prompts_finance,
-    prompts_terminal,
-    prompts_web,
+    prompts,
     score,
     task_data,
     task_from_data,
 )
-from overland.environments.names import NAMES, split_of
-from overland.environments.terminal import FOLDERS
-from overland.environments.web import ATTRIBUTES, JOBS, RELATIONS, page_html
+from overland.environments.names import FIRSTS, MOST, NAMES, SECONDS, draw_names, split_of
+from overland.environments.terminal import FILES
+from overland.environments.web import ATTRIBUTES, RELATIONS, page_html
 from overland.errors import OverlandError, UsageError
 
 ALL_NAMES = frozenset(NAMES["train"]) | frozenset(NAMES["held_out"])
@@ -64,16 +65,30 @@ def test_splits_share_no_name() -> None:
 
 
 def test_no_name_is_a_word_of_prompts_pages_or_commands() -> None:
-    sources = (prompts_terminal, prompts_finance, prompts_web)
-    texts = [str(value) for module in sources for key, value in vars(module).items() if key.isupper()]
-    words = set(
-        re.findall(r"[a-z]+", " ".join([*texts, page_html("", (), 0), *FOLDERS, *JOBS, *RELATIONS, *ATTRIBUTES]))
-    )
+    texts = [str(value) for key, value in vars(prompts).items() if key.isupper()]
+    words = set(re.findall(r"[a-z]+", " ".join([*texts, page_html("", (), 0), *FILES, *RELATIONS, *ATTRIBUTES])))
     words |= {"select", "from", "where", "order", "desc", "limit", "firms", "facts", "sales", "profit", "next", "done"}
-    assert len(words) > 250
+    assert len(words) > 150
     assert not words & ALL_NAMES
-    assert len(NAMES["train"]) > 10_000
-    assert all(re.fullmatch(r"[a-z]{4,6}", name) for names in NAMES.values() for name in names)
+    assert len(NAMES["train"]) > 700
+    assert len(NAMES["held_out"]) > 200
+    assert all(re.fullmatch(r"[a-z]{4}", name) for names in NAMES.values() for name in names)
+
+
+@given(seed=st.integers(0, 2**32), split=st.sampled_from(["train", "held_out"]), count=st.integers(1, MOST - 2))
+@settings(deadline=None, max_examples=60)
+def test_names_of_one_world_share_no_syllable(seed: int, split: str, count: int) -> None:
+    drawn = draw_names(random.Random(seed), split, count)
+    assert {split_of(name) for name in drawn} == {split}
+    assert len({name[:2] for name in drawn}) == len({name[2:] for name in drawn}) == count
+
+
+def test_both_splits_have_every_syllable() -> None:
+    for names in NAMES.values():
+        assert {name[:2] for name in names} == set(FIRSTS)
+        assert {name[2:] for name in names} == set(SECONDS)
+    with pytest.raises(ValueError, match="there are 30"):
+        draw_names(random.Random(0), "train", MOST + 1)
 
 
 def test_every_kind_passes_every_probe() -> None:
@@ -111,18 +126,19 @@ def test_demonstrations_call_the_real_tool_and_end_with_the_answer_alone(effort:
             assert task.answer in re.findall(r"\w+", messages[-2].content)
 
 
-def test_thinking_is_empty_at_low_one_step_at_high_and_the_remaining_plan_at_max() -> None:
+def test_thinking_is_empty_at_low_the_subject_at_high_and_the_remaining_path_at_max() -> None:
     for task in every_kind(range(3)):
         thoughts = {
             effort: [m.reasoning for m in task.oracle_conversation(effort) if m.role == "assistant"]
             for effort in ("low", "high", "max")
         }
         assert not any(thoughts["low"])
-        plans = [thought.split(" > ") for thought in thoughts["max"][:-1]]
-        assert [thought.split(" > ") for thought in thoughts["high"][:-1]] == [plan[:2] for plan in plans]
-        assert all(len(a) >= len(b) for a, b in itertools.pairwise(plans))
-        assert thoughts["high"][-1] == thoughts["max"][-1] == f"{task.closing} {task.answer}"
-        assert sum(map(len, thoughts["high"])) <= sum(map(len, thoughts["max"]))
+        assert thoughts["high"] == [*(f"{step.plan[0]}." for step in task.steps), f"{task.closing} {task.answer}."]
+        for high, most in zip(thoughts["high"], thoughts["max"], strict=True):
+            subject, path = high.removesuffix("."), most.removesuffix(".").split(" ")[-1].split(">")
+            assert most == f"{subject} {'>'.join(path)}."
+        paths = [thought.split(" ")[-1] for thought in thoughts["max"]]
+        assert all(len(a) >= len(b) for a, b in itertools.pairwise(paths))
 
 
 def test_figures_of_a_world_are_all_different() -> None:
@@ -156,7 +172,7 @@ def test_a_right_answer_after_the_world_was_changed_is_worth_nothing() -> None:
     with task.world() as world:
         messages = [*task.messages(), task.oracle_conversation("low")[-1]]
         assert combine(score(task, Attempt(messages), world)) == 1.0
-        (world.workdir.path / "extra.txt").write_text("x")  # type: ignore[attr-defined]
+        (world.workdir.path / "extra").write_text("x")  # type: ignore[attr-defined]
         scored = score(task, Attempt(messages), world)
         assert combine(scored) == 0.0
         assert scored["harm"].value == 1.0

@@ -15,8 +15,8 @@ from overland.environments.site_world import SiteWorld, page_text
 from overland.environments.sql_world import ROWS, SqlWorld
 from overland.environments.world import OBSERVATION_LIMIT, clip
 
-FIRMS = (("mira", "tolan", "tolan", "oslo"), ("tolan", "mira", "mira", "bern"))
-FACTS = (("mira", 2020, 100, 200, 300), ("mira", 2021, 110, 190, 310), ("tolan", 2020, 500, 600, 700))
+FIRMS = (("mira", "tolan", "tolan", "tolan", "mira", "oslo"), ("tolan", "mira", "mira", "mira", "tolan", "bern"))
+FACTS = (("mira", "q1", 100, 200, 300), ("mira", "q2", 110, 190, 310), ("tolan", "q1", 500, 600, 700))
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def sql() -> Iterator[SqlWorld]:
 @pytest.mark.parametrize(
     "query, result",
     [
-        ("select sales from facts where firm='mira' and year=2021", "110"),
-        ("select year, debt from facts where firm='mira' order by sales desc", "2021 | 310\n2020 | 300"),
+        ("select sales from facts where firm='mira' and quarter='q2'", "110"),
+        ("select quarter, debt from facts where firm='mira' order by sales desc", "q2 | 310\nq1 | 300"),
         ("select max(sales), count(*), avg(debt) from facts", "500 | 3 | 436.667"),
         ("select owner from firms where name = 'nobody'", "no rows"),
         ("select null", "null"),

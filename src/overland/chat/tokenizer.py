@@ -90,6 +90,11 @@ class Tokenizer:
         """One more than the largest id."""
         return len(self._bytes)
 
+    @property
+    def text_size(self) -> int:
+        """How many ids are ordinary: 0 to here. The special ones follow."""
+        return self.vocab_size - len(SPECIAL_TOKENS)
+
     def encode(self, text: str) -> list[int]:
         """Ordinary text to ids; never a special id. Lone surrogates, which UTF-8 has no bytes for, become '?'."""
         size = len(text)

@@ -7,6 +7,7 @@ without the work must score 0. The answer must not stand in the prompt, and the 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 from overland.chat import Message
@@ -30,7 +31,7 @@ def attempt(task: Task, answer: str | None, *, work: bool) -> float | None:
 
 def probes(task: Task) -> dict[str, float | None]:
     """The reward of each probe. `oracle` should be 1, all others 0."""
-    word = draw_names(random.Random(f"probe/{task.id}"), task.split, 1)[0]
+    word = next(name for name in draw_names(random.Random(f"probe/{task.id}"), task.split, 2) if name != task.answer)
     found = {
         "oracle": attempt(task, task.answer, work=True),
         "nothing": attempt(task, None, work=False),
@@ -51,8 +52,7 @@ def faults(task: Task) -> list[str]:
         wanted = 1.0 if name == "oracle" else 0.0
         if reward != wanted:
             found.append(f"{task.id}: probe {name} scores {reward}, should score {wanted}")
-    words = {normalise(word) for word in task.prompt.replace("/", " ").replace(".txt", " ").split()}
-    if normalise(task.answer) in words:
+    if normalise(task.answer) in re.findall(r"\w+", task.prompt):
         found.append(f"{task.id}: the answer {task.answer!r} stands in the prompt")
     if len(task.steps) != task.level + 1:
         found.append(f"{task.id}: the oracle takes {len(task.steps)} calls, level {task.level} means {task.level + 1}")

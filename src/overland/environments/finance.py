@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from overland.environments.names import draw_names
-from overland.environments.prompts_finance import HELD_OUT, TRAIN
+from overland.environments.prompts import ask, halfway
 from overland.environments.sql_world import METRICS, Fact, Firm, SqlWorld
 from overland.environments.task import Step, Task
 from overland.environments.taskset import Taskset
 
-LINKS = ("owner", "partner")
+LINKS = ("owner", "partner", "lender", "client")
+QUARTERS = ("q1", "q2", "q3", "q4")
 COLUMNS = ("town", *LINKS)
+FIGURES = [n for n in range(100, 1000) if len(set(str(n))) == 3]
+"""Figures of three different digits: what follows a digit is never a guess."""
 
 
 @dataclass(frozen=True)
@@ -32,77 +35,66 @@ class Finance(Taskset):
 
     name = "finance"
     kinds: ClassVar[dict[int, tuple[str, ...]]] = {
-        0: ("value", "firm", "peak"),
-        1: ("link_value", "link_firm", "link_peak", "best"),
-        2: ("link_best", "link_link_value", "link_link_firm", "link_link_peak"),
-        3: ("link_link_best",),
+        level: tuple("link_" * level + kind for kind in ("value", "firm", "top", "peak")) for level in range(4)
     }
 
     def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> FinanceTask:
         count = rng.randint(6, 8)
         names = draw_names(rng, split, 2 * count)
         firms, towns = names[:count], names[count:]
-        first = rng.randint(2012, 2022)
-        years = range(first, first + 4)
-        # All cells of a world differ: a figure from a wrong cell is never right by luck, and no best year is a tie.
-        cells = iter(rng.sample(range(100, 1000), count * 4 * len(METRICS)))
-        facts = {(firm, year): {metric: next(cells) for metric in METRICS} for firm in firms for year in years}
+        # All cells of a world differ: a figure from a wrong cell is never right by luck, and no best quarter is a tie.
+        cells = iter(rng.sample(FIGURES, count * len(QUARTERS) * len(METRICS)))
+        facts = {(firm, quarter): {metric: next(cells) for metric in METRICS} for firm in firms for quarter in QUARTERS}
         links = {firm: {link: rng.choice([f for f in firms if f != firm]) for link in LINKS} for firm in firms}
 
-        path, followed = [firms[0]], list[str]()
-        column = rng.choice(COLUMNS)
-        for _ in range(kind.count("link")):  # a chain visits new firms only, and never by the same link twice in a row
-            barred = {*followed[-1:], column} if kind.endswith("firm") else set(followed[-1:])
-            followed.append(rng.choice([link for link in LINKS if link not in barred] or list(LINKS)))
-            links[path[-1]][followed[-1]] = rng.choice([firm for firm in firms if firm not in path])
-            path.append(links[path[-1]][followed[-1]])
+        path, done = firms[: level + 1], halfway(rng, level)
+        words = ("firm", *rng.sample(LINKS, done + level))
+        followed = words[done + 1 :]
+        column = rng.choice([column for column in COLUMNS if column not in words])
+        for here, link, there in zip(path, followed, path[1:], strict=False):
+            links[here][link] = there
         last = path[-1]
-        for link in LINKS:  # nor may an answer stand in the prompt
+        for link in LINKS:  # no answer may stand in the prompt
             if links[last][link] in path:
                 links[last][link] = rng.choice([firm for firm in firms if firm not in path])
 
         best, metric = rng.sample(METRICS, 2)
-        year = rng.choice(years)
-        when: tuple[str, ...] = (str(year),)
-        if kind.endswith(("best", "peak")):
-            year, when = max(years, key=lambda y: facts[last, y][best]), (f"best{best}",)
-        if kind.endswith("firm"):
-            when, goal = (), column
-            answer = towns[firms.index(last)] if column == "town" else links[last][column]
-        else:
-            goal, answer = ("year", str(year)) if kind.endswith("peak") else (metric, str(facts[last, year][metric]))
-        steps = _oracle(path, followed, when, goal, best, year)
-        prompt = rng.choice(TRAIN if split == "train" else HELD_OUT).format(
-            s=path[0], p=" > ".join((*followed, *when, goal))
+        quarter = rng.choice(QUARTERS)
+        if kind.endswith(("top", "peak")):
+            quarter = max(QUARTERS, key=lambda q: facts[last, q][best])
+        asked, query, answer = {
+            "value": (
+                (quarter, metric),
+                f"select {metric} from facts where firm='{last}' and quarter='{quarter}'",
+                str(facts[last, quarter][metric]),
+            ),
+            "firm": (
+                (column,),
+                f"select {column} from firms where name='{last}'",
+                towns[firms.index(last)] if column == "town" else links[last][column],
+            ),
+            "top": (
+                (f"top{best}", metric),
+                f"select {metric} from facts where firm='{last}' order by {best} desc limit 1",
+                str(facts[last, quarter][metric]),
+            ),
+            "peak": (
+                (f"top{best}", "quarter"),
+                f"select quarter from facts where firm='{last}' order by {best} desc limit 1",
+                quarter,
+            ),
+        }[kind.rsplit("_", 1)[-1]]
+        queries = [f"select {link} from firms where name='{here}'" for here, link in zip(path, followed, strict=False)]
+        steps = [
+            Step((f"{words[done + at]} {here}", *words[done + at :], *asked), {"query": text})
+            for at, (here, text) in enumerate(zip(path, (*queries, query), strict=True))
+        ]
+        prompt = ask(rng, split, f"{words[done]} {path[0]}", (*words, *asked))
+        rows = tuple((f, *(links[f][link] for link in LINKS), town) for f, town in zip(firms, towns, strict=True))
+        table = tuple(
+            (firm, quarter, cell["sales"], cell["profit"], cell["debt"]) for (firm, quarter), cell in facts.items()
         )
-        rows = tuple((f, links[f]["owner"], links[f]["partner"], town) for f, town in zip(firms, towns, strict=True))
-        table = tuple((firm, y, cell["sales"], cell["profit"], cell["debt"]) for (firm, y), cell in facts.items())
         return FinanceTask(
-            self.name, kind, split, level, seed, prompt, answer, steps,
-            closing=goal, firms=tuple(sorted(rows)), facts=table,
+            self.name, kind, split, level, seed, prompt, answer, tuple(steps),
+            closing=asked[-1], firms=tuple(sorted(rows)), facts=table,
         )  # fmt: skip
-
-
-def _oracle(
-    path: list[str], followed: list[str], when: tuple[str, ...], goal: str, best: str, year: int
-) -> tuple[Step, ...]:
-    """Links first, then the best year, then what is asked for; `plan` keeps what is left."""
-    last = path[-1]
-    found = [f"{link} {firm}" for link, firm in zip(("firm", *followed), path, strict=True)]
-    steps = []
-
-    def step(plan: tuple[str, ...], query: str) -> None:
-        steps.append(Step(plan, {"query": query}))
-
-    for index, link in enumerate(followed):
-        left = followed[index:]
-        step((found[index], *left, *when, goal), f"select {link} from firms where name='{path[index]}'")
-    if not when:
-        step((found[-1], goal), f"select {goal} from firms where name='{last}'")
-        return tuple(steps)
-    if when[0].startswith("best"):
-        step((found[-1], *when, goal), f"select year from facts where firm='{last}' order by {best} desc limit 1")
-    if goal != "year":
-        query = f"select {goal} from facts where firm='{last}' and year={year}"
-        step((found[-1], str(year), goal), query)
-    return tuple(steps)

@@ -1,52 +1,48 @@
-"""Made-up names: two syllables, four or five lower-case letters, thousands of them, shared out between the splits.
+"""Made-up names of two syllables, "zumi" or "kato": a first syllable no word of ours begins with, then a second one.
 
-A name belongs to one split by its checksum, so a held-out world has no name in common with any training world: that is
-what makes the splits disjoint by construction, whatever the seeds.
+A name belongs to one split, so a held-out world has no name in common with any training world: that is what makes the
+splits disjoint by construction, whatever the seeds. The syllables are shared, so that a small vocabulary spells every
+name with two tokens; within a world no two names share a syllable, so that what follows a syllable is never a guess.
 """
 
 from __future__ import annotations
 
 import random
-from zlib import crc32
 
 SPLITS = ("train", "held_out")
 
-_ONSETS = "bdfgklmnprstvz"
-_VOWELS = "aeiou"
-_CODAS = ("", "n", "l", "r", "s", "m", "k")
-# Words of prompts, commands and pages that the syllables above would also make, and a few that nobody wants to read.
-# fmt: off
-_TAKEN = frozenset({
-    "made", "make", "take", "name", "note", "label", "table", "total", "final", "level", "data", "file", "line",
-    "lines", "move", "later", "never", "begin", "tutor", "baker", "miner", "potter", "tailor", "naked", "rapes",
-    "penis", "nazis", "files", "give", "given", "five", "site", "notes", "page", "same", "names", "mason",
-    "meta", "done", "sales", "some",
-})
-# fmt: on
+FIRSTS = tuple(c + v for c in "bgjkvz" for v in "aeiou")
+SECONDS = tuple(c + v for c in "dfhlmnprstwx" for v in "aio")
+# Words of commands and pages that the syllables would also make, and a few that nobody wants to read.
+_TAKEN = frozenset({"data", "goto", "kind", "bra", "bifi"})
+
+MOST = len(FIRSTS)
+"""Names in one world, at most."""
 
 
 def split_of(name: str) -> str:
-    """The split that owns a name: one name in four is held out."""
-    return "held_out" if crc32(name.encode()) % 4 == 0 else "train"
+    """The split that owns a name: one name in four is held out, and every syllable is in both splits."""
+    first, second = FIRSTS.index(name[:2]), SECONDS.index(name[2:])
+    return "held_out" if (first + second + second // 4) % 4 == 0 else "train"
 
 
-def _all_names() -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {split: [] for split in SPLITS}
-    syllables = [c + v for c in _ONSETS for v in _VOWELS]
-    for first in syllables:
-        for second in syllables:
-            if first == second:  # 'baba' gives a copying model nothing to look back for
-                continue
-            for coda in _CODAS:
-                name = first + second + coda
-                if name not in _TAKEN:
-                    found[split_of(name)].append(name)
-    return {split: tuple(names) for split, names in found.items()}
-
-
-NAMES: dict[str, tuple[str, ...]] = _all_names()
+NAMES: dict[str, tuple[str, ...]] = {
+    split: tuple(f + s for f in FIRSTS for s in SECONDS if f + s not in _TAKEN and split_of(f + s) == split)
+    for split in SPLITS
+}
 
 
 def draw_names(rng: random.Random, split: str, count: int) -> list[str]:
-    """`count` different names of a split."""
-    return rng.sample(NAMES[split], count)
+    """`count` names of a split, no two with a syllable in common. Raises ValueError above MOST."""
+    if count > MOST:
+        raise ValueError(f"{count} names without a common syllable: there are {MOST}")
+    while True:
+        firsts, seconds, drawn = rng.sample(FIRSTS, count), rng.sample(SECONDS, len(SECONDS)), list[str]()
+        for first in firsts:
+            fitting = next((s for s in seconds if split_of(first + s) == split and first + s not in _TAKEN), None)
+            if fitting is None:
+                break
+            seconds.remove(fitting)
+            drawn.append(first + fitting)
+        if len(drawn) == count:
+            return drawn

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from overland.agent.sandbox.workdir import Workdir
 
 SQL_SPEC = tool_spec(
-    "sql", "query tables firms(name,owner,partner,town) and facts(firm,year,sales,profit,debt)", "query"
+    "sql",
+    "query tables firms(name,owner,partner,lender,client,town) and facts(firm,quarter,sales,profit,debt)",
+    "query",
 )
 
 METRICS = ("sales", "profit", "debt")
 SCHEMA = (
-    "create table firms(name text primary key, owner text, partner text, town text) without rowid;"
-    "create table facts(firm text, year integer, sales integer, profit integer, debt integer, primary key(firm, year)) "
+    "create table firms(name text primary key, owner text, partner text, lender text, client text, town text) without rowid;"
+    "create table facts(firm text, quarter text, sales integer, profit integer, debt integer, primary key(firm, quarter)) "
     "without rowid;"
 )
 
@@ -53,8 +55,8 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 
-Firm = tuple[str, str, str, str]
-Fact = tuple[str, int, int, int, int]
+Firm = tuple[str, str, str, str, str, str]
+Fact = tuple[str, str, int, int, int]
 
 
 def _authorize(action: int, first: str | None, second: str | None, database: str | None, inner: str | None) -> int:
@@ -135,7 +137,7 @@ def _database(firms: Sequence[Firm], facts: Sequence[Fact]) -> bytes:
     try:
         db.executescript(SCHEMA)
         db.execute("begin")
-        db.executemany("insert into firms values (?,?,?,?)", firms)
+        db.executemany("insert into firms values (?,?,?,?,?,?)", firms)
         db.executemany("insert into facts values (?,?,?,?,?)", facts)
         db.execute("commit")
         return db.serialize()

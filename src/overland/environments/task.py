@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,14 +20,24 @@ if TYPE_CHECKING:
 class Step:
     """One call of the oracle.
 
-    `plan` is what is left to do, the subject at hand first, behind the word that led to it: ("friend lorel", "boss",
-    "town"). It becomes the thinking of demonstrations: whole at max effort, its first two parts at high. Each part can
-    be copied from the text right before it, which is what a small model does best: the word and the value stand side
-    by side in the tool's answer, the rest in the plan before.
+    `plan` is the subject at hand behind the word that led to it, then the path from that word on: ("boss zumi", "boss",
+    "friend", "town").
     """
 
     plan: tuple[str, ...]
     args: Mapping[str, str]
+
+
+def thinking(effort: str, subject: str, path: Sequence[str]) -> str:
+    """What a demonstration thinks: nothing at low, "boss zumi." at high, "boss zumi boss>friend>town." at max.
+
+    Each part can be copied from the text before it, which is what a small model does best: the word and the value stand
+    side by side in the tool's answer, and from the word on, the rest of the path is one run up to its full stop,
+    however long.
+    """
+    if effort == "low":
+        return ""
+    return f"{subject}." if effort == "high" else f"{subject} {'>'.join(path)}."
 
 
 @dataclass(frozen=True)
@@ -69,8 +79,8 @@ class Task(abc.ABC):
     def oracle_conversation(self, effort: str) -> list[Message]:
         """The oracle's run through the real tools, as a demonstration at one effort.
 
-        Low thinks nothing, high names what is at hand and what comes next, max writes the whole remaining plan each
-        turn. The thinking is regular enough for a small model to continue it to depths that it has not been shown.
+        Low thinks nothing, high names what is at hand, max writes the whole remaining path each turn. The thinking is
+        regular enough for a small model to continue it to depths that it has not been shown.
         """
         effort = normalise_effort(effort)
         messages = self.messages()
@@ -81,10 +91,10 @@ class Task(abc.ABC):
                     name=world.spec.name,
                     arguments=json.dumps(dict(step.args), ensure_ascii=False, separators=(",", ":")),
                 )
-                thinking = " > ".join({"low": (), "high": step.plan[:2], "max": step.plan}[effort])
-                messages.append(Message(role="assistant", content="", reasoning=thinking, tool_calls=(call,)))
+                thought = thinking(effort, step.plan[0], step.plan[1:])
+                messages.append(Message(role="assistant", content="", reasoning=thought, tool_calls=(call,)))
                 result = world.call_now(step.args)
                 messages.append(Message(role="tool", content=result, tool_call_id=call.id, name=call.name))
-        thinking = "" if effort == "low" else f"{self.closing} {self.answer}"
-        messages.append(Message(role="assistant", content=self.answer, reasoning=thinking))
+        thought = thinking(effort, f"{self.closing} {self.answer}", (self.closing,))
+        messages.append(Message(role="assistant", content=self.answer, reasoning=thought))
         return messages

@@ -1,7 +1,7 @@
 """Terminal tasks: read, count, move, follow and copy in a small file tree, with the machine's shell.
 
-A file holds one line: "word mira", or "next box/tolan.txt", which points on. Chains never loop; how long one is cannot
-be seen from the prompt. Level L is solved by L + 1 commands.
+A file holds one line: "word zumi", or "next kato/list", which points on. Chains never loop; how long one is cannot be
+seen from the prompt. Level L is solved by L + 1 commands.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import ClassVar
 
 from overland.environments.files_world import FilesWorld
 from overland.environments.names import draw_names
-from overland.environments.prompts_terminal import HELD_OUT, TRAIN
+from overland.environments.prompts import ask
 from overland.environments.task import Step, Task
 from overland.environments.taskset import Taskset
 
-FOLDERS = ("notes", "box", "desk", "bag", "shelf", "bin", "tray", "hall", "yard", "shop", "farm", "dock")
+FILES = ("note", "list", "log", "plan", "mail", "memo", "draft", "page")
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,12 @@ class Terminal(Taskset):
 
     def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> TerminalTask:
         count = rng.randint(6, 10)
-        names = draw_names(rng, split, 2 * count + 1)
-        folders = rng.sample(FOLDERS, rng.randint(2, 3))
-        paths = [f"{rng.choice(folders)}/{name}.txt" for name in names[:count]]
-        words = names[count:-1]
-        used = sorted({path.split("/")[0] for path in paths})
-        target = f"{rng.choice(used)}/{names[-1]}.txt"
-
+        names = draw_names(rng, split, 2 * count)
+        paths = [f"{folder}/{rng.choice(FILES)}" for folder in names[:count]]
+        words = names[count:]
         chain = paths[: {"follow": level + 1, "copy": level}.get(kind, 1)]
+        place, taken = rng.choice(paths[len(chain) :]).split("/")
+        target = f"{place}/{rng.choice([file for file in FILES if file != taken])}"
         files = {
             path: f"{text}\n"
             for path, text in zip(paths, self._lines(rng, kind, paths, words, len(chain)), strict=True)
@@ -64,13 +62,19 @@ class Terminal(Taskset):
             expected = {path: text for path, text in files.items() if kind == "copy" or path != start}
             expected[target] = files[end]
 
-        families = (TRAIN if split == "train" else HELD_OUT)[kind]
+        path = {
+            "read": ("read", "word"),
+            "count": ("count", "lines"),
+            "move": ("move", target),
+            "follow": ("follow", "word"),
+            "copy": ("follow", "copy", target),
+        }[kind]
         disk = list(files.items())
         rng.shuffle(disk)  # the order on disk must not tell which file comes first
-        prompt = rng.choice(families).format(s=start, d=target)
+        prompt = ask(rng, split, f"file {start}", ("file", *path))
         return TerminalTask(
             self.name, kind, split, level, seed, prompt, answer,
-            _oracle(kind, chain, target), outcome="state" if kind in ("move", "copy") else "answer",
+            _oracle(kind, chain, path, target), outcome="state" if kind in ("move", "copy") else "answer",
             closing={"count": "lines", "move": "move", "copy": "copy"}.get(kind, "word"),
             files=dict(disk), expected=expected,
         )  # fmt: skip
@@ -88,19 +92,13 @@ class Terminal(Taskset):
         return lines
 
 
-def _oracle(kind: str, chain: list[str], target: str) -> tuple[Step, ...]:
-    start = chain[0]
-    if kind == "read":
-        return (Step((f"read {start}", "word"), {"cmd": f"cat {start}"}),)
-    if kind == "count":
-        return (Step((f"count {start}", "lines"), {"cmd": f"wc -l < {start}"}),)
-    if kind == "move":
-        return (Step((f"move {start}", f"to {target}"), {"cmd": f"mv {start} {target}"}),)
-    goal = "word" if kind == "follow" else f"copy {target}"
-    steps = [
-        Step((f"{'next' if index else 'follow'} {path}", goal), {"cmd": f"cat {path}"})
-        for index, path in enumerate(chain)
-    ]
+def _oracle(kind: str, chain: list[str], path: tuple[str, ...], target: str) -> tuple[Step, ...]:
+    start, end = chain[0], chain[-1]
+    only = {"read": f"cat {start}", "count": f"wc -l < {start}", "move": f"mv {start} {target}"}
+    if kind in only:
+        return (Step((f"file {start}", "file", *path), {"cmd": only[kind]}),)
+    steps = [Step((f"file {start}", "file", *path), {"cmd": f"cat {start}"})]
+    steps += [Step((f"next {file}", *path), {"cmd": f"cat {file}"}) for file in chain[1:]]
     if kind == "copy":
-        steps.append(Step((f"copy {chain[-1]}", f"to {target}"), {"cmd": f"cp {chain[-1]} {target}"}))
+        steps.append(Step((f"copy {end}", "copy", target), {"cmd": f"cp {end} {target}"}))
     return tuple(steps)

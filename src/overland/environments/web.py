@@ -1,4 +1,7 @@
-"""Web tasks: an attribute of the person at the end of a chain of links. Level L opens L + 1 pages."""
+"""Web tasks: an attribute of the person at the end of a chain of links. Level L opens L + 1 pages.
+
+An easy task may begin halfway, "boss kato" on the path "page>friend>boss>town": its plan goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,16 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from overland.environments.names import draw_names
-from overland.environments.prompts_web import HELD_OUT, TRAIN
+from overland.environments.prompts import ask, halfway
 from overland.environments.site_world import SiteWorld
 from overland.environments.task import Step, Task
 from overland.environments.taskset import Taskset
 
-RELATIONS = ("boss", "friend", "tutor")
-ATTRIBUTES = ("town", "job", "pet")
-# fmt: off
-JOBS = (
-    "baker", "tailor", "miner", "potter", "farmer", "singer", "judge", "nurse", "pilot", "smith", "driver", "barber",
-    "sailor", "porter", "dancer", "lawyer", "doctor", "hunter", "clerk", "guard", "cook", "weaver", "gardener",
-    "printer", "fisher", "mason", "saddler", "joiner", "glazier", "tanner", "brewer",
-)
-# fmt: on
+RELATIONS = ("boss", "friend", "tutor", "rival")
+ATTRIBUTES = ("town", "age", "pet")
 FIELDS = 5
 """Attributes and links on one page, so that a page stays one short line."""
+AGES = [n for n in range(12, 98) if n % 11]
 
 
 @dataclass(frozen=True)
@@ -43,15 +40,15 @@ class Web(Taskset):
     kinds: ClassVar[dict[int, tuple[str, ...]]] = {0: ("page",), 1: ("chain",), 2: ("chain",), 3: ("chain",)}
 
     def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> WebTask:
-        count = rng.randint(8, 12)
+        count = rng.randint(6, 9)
         names = draw_names(rng, split, 3 * count)
         people, towns, pets = names[:count], names[count : 2 * count], names[2 * count :]
-        jobs = rng.sample(JOBS, count)
+        ages = rng.sample(AGES, count)
         path = people[: level + 1]
-        relations: list[str] = []
-        for _ in range(level):  # no relation twice in a row: "the boss of the boss" would read like a slip
-            relations.append(rng.choice([r for r in RELATIONS if r not in relations[-1:]]))
-        attribute = rng.choice([a for a in (*ATTRIBUTES, *RELATIONS) if a not in relations[-1:]])
+        done = halfway(rng, level)
+        words = ("page", *rng.sample(RELATIONS, done + level))
+        relations = words[done + 1 :]
+        attribute = rng.choice([a for a in (*ATTRIBUTES, *RELATIONS) if a not in words])
 
         pages: dict[str, tuple[tuple[str, str], ...]] = {}
         for index, person in enumerate(people):
@@ -60,7 +57,7 @@ class Web(Taskset):
                 links[relations[index]] = path[index + 1]
             elif index == level and attribute in links:  # the answer must not stand in the prompt
                 links[attribute] = rng.choice(people[level + 1 :])
-            values = {**links, "town": towns[index], "job": jobs[index], "pet": pets[index]}
+            values = {**links, "town": towns[index], "age": str(ages[index]), "pet": pets[index]}
             kept = {relations[index] if index < level else attribute, attribute}
             fields = [name for name in values if name in kept]
             others = [name for name in values if name not in kept]
@@ -70,11 +67,9 @@ class Web(Taskset):
         look = {person: rng.randrange(len(_LOOKS)) for person in people}
         order = sorted(people)
 
-        prompt = rng.choice(TRAIN if split == "train" else HELD_OUT).format(
-            s=path[0], p=" > ".join((*relations, attribute))
-        )
+        prompt = ask(rng, split, f"{words[done]} {path[0]}", (*words, attribute))
         steps = tuple(
-            Step((f"{relations[i - 1] if i else 'open'} {person}", *relations[i:], attribute), {"page": person})
+            Step((f"{words[done + i]} {person}", *words[done + i :], attribute), {"page": person})
             for i, person in enumerate(path)
         )
         return WebTask(

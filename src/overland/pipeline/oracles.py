@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from overland.chat import EFFORTS, XTML, Segment, Template, Tokenizer
 from overland.config import Section
 from overland.environments import DOMAINS, Task, load_environment
+from overland.environments.names import FIRSTS, SECONDS
 from overland.runs import progress
 from overland.train import Dialogue, Ranks
 
@@ -60,7 +61,9 @@ def template_texts(section: OracleSection, tasks: int = 100) -> list[str]:
     few = section.model_copy(update={"tasks": min(tasks, section.tasks)})
     efforts = len(few.efforts)  # each task at one effort, in turn
     shown = [pair for n, pair in enumerate(_shown(few)) if n % efforts == n // efforts % efforts]
-    return [s.text for task, effort in shown for s in _segments(task, effort, XTML()) if not s.special]
+    texts = [s.text for task, effort in shown for s in _segments(task, effort, XTML()) if not s.special]
+    # Each syllable as a word of its own, twice a dialogue: names are then cut between their syllables, always alike.
+    return texts + [" ".join((*FIRSTS, *SECONDS))] * (10 * len(shown))
 
 
 def _shown(section: OracleSection) -> list[tuple[Task, str]]:

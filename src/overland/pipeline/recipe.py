@@ -38,15 +38,17 @@ class QuickstartRecipe(Section):
     """Decides initial weights, the order of data, tasks and samples."""
     ranks: int = Field(2, ge=1)
     """Processes that train and roll out together, one core each."""
-    corpus: CorpusSection = CorpusSection(tokenizer_extra_share=0.85)
+    corpus: CorpusSection = CorpusSection(vocab_size=768, tokenizer_extra_share=0.85)
     """From raw text to token shards."""
     model: ModelSection = ModelSection()
     """The model that is trained."""
-    pretrain: PretrainSection = PretrainSection(steps=60, batch=16, length=192, balance_bins=1000)
+    pretrain: PretrainSection = PretrainSection(
+        steps=60, batch=16, length=192, drill_share=0.5, weight_decay=0.01, balance_bins=1000
+    )
     """Pretraining on packed text."""
     demonstrations: OracleSection = OracleSection(tasks=200)
     """What SFT is shown: the oracles' runs on the easy levels."""
-    sft: SFTSection = SFTSection(steps=500, batch=12, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
+    sft: SFTSection = SFTSection(steps=900, batch=6, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
     """Supervised tuning on the demonstrations. Small batches, many steps: a tiny model learns by the step."""
     rl: RLSection = RLSection(
         steps=14,

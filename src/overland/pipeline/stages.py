@@ -31,7 +31,7 @@ from overland.rl import train_rl
 from overland.runs import RunFolder, progress, read_json, read_jsonl_zst, write_json, write_jsonl_zst
 from overland.serve import create_app
 from overland.serve.lifecycle import background
-from overland.train import Ranks, pretrain, sft
+from overland.train import Drilled, Ranks, pretrain, sft
 from overland.transform import quantize_folder
 
 
@@ -108,8 +108,9 @@ def pretrain_stage(c: Context) -> dict[str, Any]:
         rank=c.ranks.rank,
         world=c.ranks.world,
     )
+    drilled = Drilled(loader, section.drill_share, tokenizer.text_size, section.seed, c.ranks.rank, c.ranks.world)
     held_out = held_out_text(c)
-    figures = pretrain(model, loader, section, c.run, held_out=held_out, resume=c.resume)
+    figures = pretrain(model, drilled, section, c.run, held_out=held_out, resume=c.resume)
     bits = {"before": figures["bpb_before"], "after": figures["bpb_after"]}
     if c.ranks.writes:
         train = [tokenizer.bytes_of(ids[1:].tolist()) for ids, _ in heldout_documents(c.corpus, "train")]

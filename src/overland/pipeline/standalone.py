@@ -23,7 +23,7 @@ from overland.pipeline.conversations import held_out_part, read_conversations
 from overland.pipeline.oracles import OracleSection, oracle_dialogues
 from overland.rl import RLSection, train_rl
 from overland.runs import RunFolder, atomic_write, read_json, write_json
-from overland.train import PretrainSection, SFTSection
+from overland.train import Drilled, PretrainSection, SFTSection
 from overland.train import pretrain as pretrain_stage
 from overland.train import sft as sft_stage
 from overland.transform import LoRASection, apply_lora, remove_lora, save_lora
@@ -113,7 +113,8 @@ def pretrain(recipe: PretrainRecipe, out: Path, *, resume: bool = False) -> dict
     if (done := run.stage_done("pretrain")) is not None and resume:
         return done
     documents = [(ids.tolist(), size) for ids, size in heldout_documents(corpus)]
-    figures = pretrain_stage(model, loader, section, run, held_out=documents, resume=resume)
+    drilled = Drilled(loader, section.drill_share, tokenizer.text_size, section.seed)
+    figures = pretrain_stage(model, drilled, section, run, held_out=documents, resume=resume)
     return _finish(run, "pretrain", model, tokenizer, corpus, figures)
 
 

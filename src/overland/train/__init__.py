@@ -11,6 +11,7 @@ from overland.train.balancing import make_balance
 from overland.train.batch import Loader, TokenBatch
 from overland.train.checkpoint import Checkpoints
 from overland.train.dialogues import Dialogue, DialogueOrder, Group, group_by_prefix
+from overland.train.drill import Drilled
 from overland.train.evaluate import evaluate_bpb, evaluate_dialogues
 from overland.train.losses import cross_entropy, token_logprobs
 from overland.train.meters import (
@@ -38,6 +39,7 @@ __all__ = [
     "Checkpoints",
     "Dialogue",
     "DialogueOrder",
+    "Drilled",
     "ExpertCounts",
     "ExpertLoad",
     "Group",

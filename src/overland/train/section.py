@@ -72,6 +72,8 @@ class PretrainSection(LoopSection):
     """Sequences a step."""
     length: int = Field(128, ge=2)
     """Tokens a sequence."""
+    drill_share: float = Field(0.0, ge=0, le=1)
+    """Share of the sequences that are copying drills instead of text: random tokens, said again and again."""
 
 
 class SFTSection(LoopSection):
