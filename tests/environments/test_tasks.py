@@ -207,7 +207,7 @@ def test_the_oracles_shell_runs_nothing_but_the_oracles_commands() -> None:
 
 
 GOLDEN: dict[str, tuple[str, str]] = {
-    "terminal": ("take bag/visar.txt first and then follow on , which word is last ?", "rinin"),
-    "finance": ("our guest wants tuzik , read owner > partner > bestsales > year today", "2016"),
-    "web": ("start at gisor ; get boss > tutor > friend has it ?", "merik"),
+    "terminal": ("this concerns file zexi/log , walk file>follow>word. , show it", "zupi"),
+    "finance": ("start at firm judo , bring firm>partner>owner>topprofit>quarter. at once", "q2"),
+    "web": ("start at page bumi , we look for page>friend>tutor>age. now", "85"),
 }

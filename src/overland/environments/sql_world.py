@@ -24,9 +24,10 @@ SQL_SPEC = tool_spec(
 
 METRICS = ("sales", "profit", "debt")
 SCHEMA = (
-    "create table firms(name text primary key, owner text, partner text, lender text, client text, town text) without rowid;"
-    "create table facts(firm text, quarter text, sales integer, profit integer, debt integer, primary key(firm, quarter)) "
+    "create table firms(name text primary key, owner text, partner text, lender text, client text, town text) "
     "without rowid;"
+    "create table facts(firm text, quarter text, sales integer, profit integer, debt integer, "
+    "primary key(firm, quarter)) without rowid;"
 )
 
 ROWS = 8

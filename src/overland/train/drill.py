@@ -22,8 +22,8 @@ SHORTEST, LONGEST = 8, 32
 class Drilled:
     """`loader`, with about `share` of its rows replaced by drills over ids below `vocab`.
 
-    What a row holds follows from (seed, step, its place among all ranks' rows), so the stream is the same for any number
-    of ranks, and the inner loader's state is the whole state.
+    What a row holds follows from (seed, step, its place among all ranks' rows), so the stream is the same for any
+    number of ranks, and the inner loader's state is the whole state.
     """
 
     def __init__(self, loader: Loader, share: float, vocab: int, seed: int, rank: int = 0, world: int = 1) -> None:
