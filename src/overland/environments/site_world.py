@@ -1,4 +1,7 @@
-"""A small site of real HTML files. A page is parsed and shown as "mira: town oslo; boss tolan; friend adeli"."""
+"""A small site of real HTML files. A page is parsed and shown as "mira: town oslo; boss tolan; friend adeli".
+
+A link with a fragment, "mira#boss", shows the page from that place on: "boss tolan; friend adeli".
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from overland.environments.world import World, clip, one_string, tool_spec
 if TYPE_CHECKING:
     from overland.agent.sandbox.workdir import Workdir
 
-OPEN_SPEC = tool_spec("open", "open a page of the site", "page")
+OPEN_SPEC = tool_spec("open", "open a page of the site at a place", "page")
 
-_PAGE = re.compile(r"/?([a-z]{1,20})(?:\.html)?")
+_PAGE = re.compile(r"/?([a-z]{1,20})(?:\.html)?(?:#([a-z]{1,20}))?")
 _DROPPED = frozenset({"head", "nav", "footer", "script", "style", "aside", "template"})
 _BLOCKS = frozenset({"p", "li", "dt", "tr", "h1", "h2", "div", "ul", "dl", "table", "section", "main"})
 _VOID = frozenset({"br", "hr", "img", "meta", "link", "input"})
@@ -26,6 +29,7 @@ class _Text(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.blocks: list[str] = [""]
+        self.places: dict[str, int] = {}
         self._skipping: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -37,6 +41,8 @@ class _Text(HTMLParser):
             self.blocks.append("")
         else:
             self.blocks[-1] += " "  # dd after dt, td after td: same block, next word
+        if not self._skipping and (place := dict(attrs).get("id")):
+            self.places.setdefault(place, len(self.blocks) - 1)
 
     def handle_endtag(self, tag: str) -> None:
         if self._skipping:
@@ -50,16 +56,18 @@ class _Text(HTMLParser):
             self.blocks[-1] += data
 
 
-def page_text(html: str) -> str:
-    """The text of a page in one line: its heading, a colon, then its blocks."""
+def page_text(html: str, place: str | None = None) -> str:
+    """The text of a page in one line: its heading, a colon, then its blocks; from an element's id on where it has it."""
     parser = _Text()
     parser.feed(html)
     parser.close()
-    blocks = [" ".join(block.split()) for block in parser.blocks]
-    blocks = [block for block in blocks if block]
+    first = parser.places.get(place or "", 0)
+    blocks = [block for block in (" ".join(block.split()) for block in parser.blocks[first:]) if block]
     if not blocks:
         return "empty page"
-    return f"{blocks[0]}: {'; '.join(blocks[1:])}" if blocks[1:] else blocks[0]
+    if first or not blocks[1:]:
+        return "; ".join(blocks)
+    return f"{blocks[0]}: {'; '.join(blocks[1:])}"
 
 
 class SiteWorld(World):
@@ -90,4 +98,4 @@ class SiteWorld(World):
         # Only bare names reach the disk: a page is asked for by its link, never by a path out of the site.
         if found is None or found[1] not in self.pages:
             return "404 not found"
-        return clip(page_text((self._workdir.path / f"{found[1]}.html").read_text(encoding="utf-8")))
+        return clip(page_text((self._workdir.path / f"{found[1]}.html").read_text(encoding="utf-8"), found[2]))

@@ -120,6 +120,7 @@ class SqlWorld(World):
             cursor = self._db.execute(query)
             try:
                 rows = cursor.fetchmany(ROWS + 1)
+                names = [column[0] for column in cursor.description or ()]
             finally:
                 cursor.close()
         except sqlite3.OperationalError as error:
@@ -128,7 +129,7 @@ class SqlWorld(World):
             return clip(f"error: {error}")
         if not rows:
             return "no rows"
-        lines = [" | ".join(map(_cell, row)) for row in rows[:ROWS]]
+        lines = [" | ".join(f"{n} {_cell(v)}" for n, v in zip(names, row, strict=True)) for row in rows[:ROWS]]
         return clip("\n".join(lines + ["..."] * (len(rows) > ROWS)))
 
 

@@ -69,8 +69,8 @@ class Web(Taskset):
 
         prompt = ask(rng, split, f"{words[done]} {path[0]}", (*words, attribute))
         steps = tuple(
-            Step((f"{words[done + i]} {person}", *words[done + i :], attribute), {"page": person})
-            for i, person in enumerate(path)
+            Step((f"{words[done + i]} {person}", *words[done + i :], attribute), {"page": f"{person}#{wanted}"})
+            for i, (person, wanted) in enumerate(zip(path, (*relations, attribute), strict=True))
         )
         return WebTask(
             self.name, kind, split, level, seed, prompt, dict(pages[path[-1]])[attribute], steps,
@@ -84,19 +84,27 @@ def _value(name: str, value: str) -> str:
 
 
 def _paragraphs(fields: tuple[tuple[str, str], ...]) -> str:
-    return "\n".join(f"<p>{name} <b>{_value(name, value)}</b></p>" for name, value in fields)
+    return "\n".join(f"<p id='{name}'>{name} <b>{_value(name, value)}</b></p>" for name, value in fields)
 
 
 def _definitions(fields: tuple[tuple[str, str], ...]) -> str:
-    return "<dl>\n" + "\n".join(f"<dt>{name}</dt><dd>{_value(name, value)}</dd>" for name, value in fields) + "\n</dl>"
+    return (
+        "<dl>\n"
+        + "\n".join(f"<dt id='{name}'>{name}</dt><dd>{_value(name, value)}</dd>" for name, value in fields)
+        + "\n</dl>"
+    )
 
 
 def _list(fields: tuple[tuple[str, str], ...]) -> str:
-    return "<ul>\n" + "\n".join(f"  <li>{name}&nbsp;{_value(name, value)}" for name, value in fields) + "\n</ul>"
+    return (
+        "<ul>\n"
+        + "\n".join(f"  <li id='{name}'>{name}&nbsp;{_value(name, value)}" for name, value in fields)
+        + "\n</ul>"
+    )
 
 
 def _table(fields: tuple[tuple[str, str], ...]) -> str:
-    rows = "\n".join(f"<tr><th>{name}</th>\n<td>{_value(name, value)}</td></tr>" for name, value in fields)
+    rows = "\n".join(f"<tr id='{name}'><th>{name}</th>\n<td>{_value(name, value)}</td></tr>" for name, value in fields)
     return f"<table class='facts'>\n{rows}\n</table>"
 
 
