@@ -138,6 +138,9 @@ class RLSection(Section):
     """The learning rate at the last step, as a fraction of `lr` (linear decay; 1 keeps it constant)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay of the first and the second moment."""
+    eps: float = Field(default=1e-8, gt=0)
+    """AdamW's floor under the root of the squares. Near the size of a gradient's elements it keeps parameters that see
+    little but noise from wandering."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
     max_grad_norm: float = Field(default=1.0, gt=0)

@@ -114,7 +114,7 @@ def apply_step(model: nn.Module, optimizer: torch.optim.Optimizer, max_grad_norm
 def make_optimizer(model: nn.Module, section: RLSection) -> torch.optim.AdamW:
     """AdamW over the parameters that want a gradient (the routers' selection biases are buffers and stay as they are,
     so that trainer and sampler choose the same experts)."""
-    return adamw(model, section.lr, weight_decay=section.weight_decay, betas=section.betas)
+    return adamw(model, section.lr, weight_decay=section.weight_decay, betas=section.betas, eps=section.eps)
 
 
 def learning_rate(section: RLSection, step: int) -> float:
