@@ -48,24 +48,25 @@ class QuickstartRecipe(Section):
     """Pretraining on packed text."""
     demonstrations: OracleSection = OracleSection(tasks=200)
     """What SFT is shown: the oracles' runs on the easy levels."""
-    sft: SFTSection = SFTSection(steps=900, batch=6, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
+    sft: SFTSection = SFTSection(steps=600, batch=6, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
     """Supervised tuning on the demonstrations. Small batches, many steps: a tiny model learns by the step."""
     rl: RLSection = RLSection(
-        steps=14,
-        tasks_per_step=24,
+        steps=20,
+        tasks_per_step=48,
         group_size=8,
-        minibatches=2,
-        lr=3e-4,
+        minibatches=3,
+        lr=1.5e-3,
+        eps=1e-4,
         turn_tokens=96,
         max_turns=7,
         over_budget_reward=-0.5,
         min_variance=0.02,
-        curriculum_floor=0.2,
+        curriculum_floor=0.1,
         checkpoint_every=4,
-        live_episodes=128,
+        live_episodes=192,
         efforts=EffortsSection(
-            low=EffortSection(share=0.5, think_tokens=0, output_tokens=200, tau=3.0),
-            high=EffortSection(share=0.5, think_tokens=24, output_tokens=360, tau=3.0),
+            low=EffortSection(share=0.25, think_tokens=0, output_tokens=200, tau=3.0),
+            high=EffortSection(share=0.25, think_tokens=24, output_tokens=360, tau=3.0),
             max=EffortSection(share=1.0, think_tokens=48, output_tokens=480, tau=4.0),
         ),
     )

@@ -46,6 +46,7 @@ def _means(name: str, groups: Sequence[Group], value: Callable[[Sample], float])
         | _by(name, groups, lambda g: g.domain, value)
         | _by(name, groups, lambda g: g.effort, value)
         | _by(name, groups, lambda g: f"{g.domain}/{g.level}", value)
+        | _by(name, groups, lambda g: f"level/{g.level}", value)
     )
 
 

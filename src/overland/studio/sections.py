@@ -111,15 +111,25 @@ def learning(run: Stored) -> str:
 
 
 def reinforcement(run: Stored, colours: Colours) -> str:
-    """Reward and success by domain over RL steps."""
+    """Success by level and reward by domain over RL steps.
+
+    By level first: which levels a step holds follows from what is still to learn, so that a mean over all of them may
+    fall while every level rises.
+    """
     domains = domains_of(run)
+    levels = sorted(name.split("/")[1] for name in run.names("rl/success/") if name.startswith("level/"))
+    by_level = [
+        Series(f"level {level}", f"c-{3 + i % 5}", run.series(f"rl/success/level/{level}", "rl"))
+        for i, level in enumerate(levels)
+    ]
 
     def by_domain(prefix: str) -> list[Series]:
         return [Series(d, colours.get(d, "c-muted"), run.series(prefix + d, "rl")) for d in domains]
 
-    charts = line_chart("Tasks solved in training", by_domain("rl/success/"), x_label="RL step",
+    charts = line_chart("Tasks solved in training, by level", by_level, x_label="RL step",
                         y_label="share of sampled episodes", shares=True)  # fmt: skip
-    charts += line_chart("Reward", by_domain("rl/reward/"), x_label="RL step", y_label="mean over sampled episodes")
+    charts += line_chart("Reward, by domain", by_domain("rl/reward/"), x_label="RL step",
+                         y_label="mean over sampled episodes; harder tasks come up as easy ones are solved")  # fmt: skip
     meters = (
         (
             "rl/groups_without_variance",
