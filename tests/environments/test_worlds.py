@@ -30,7 +30,10 @@ def sql() -> Iterator[SqlWorld]:
     "query, result",
     [
         ("select sales from facts where firm='mira' and quarter='q2'", "sales 110"),
-        ("select quarter, debt from facts where firm='mira' order by sales desc", "quarter q2 | debt 310\nquarter q1 | debt 300"),
+        (
+            "select quarter, debt from facts where firm='mira' order by sales desc",
+            "quarter q2 | debt 310\nquarter q1 | debt 300",
+        ),
         ("select max(sales), count(*), avg(debt) from facts", "max(sales) 500 | count(*) 3 | avg(debt) 436.667"),
         ("select owner from firms where name = 'nobody'", "no rows"),
         ("select null", "null null"),

@@ -57,7 +57,7 @@ class _Text(HTMLParser):
 
 
 def page_text(html: str, place: str | None = None) -> str:
-    """The text of a page in one line: its heading, a colon, then its blocks; from an element's id on where it has it."""
+    """A page's text in one line: its heading, a colon, then its blocks; from the element with id `place` on, if any."""
     parser = _Text()
     parser.feed(html)
     parser.close()

@@ -114,11 +114,12 @@ def recipe_for_minutes(minutes: float, recipe: QuickstartRecipe | None = None) -
         easiest = {domain: DomainSection(levels=(0,)) for domain in full.demonstrations.domains}
         changes["corpus"] = {"max_megabytes": min(2.0, full.corpus.max_megabytes)}
         changes["demonstrations"] |= {"levels": (0,), "tasks": min(400, scaled(2 * full.demonstrations.tasks, 80))}
-        changes["sft"] = {"steps": scaled(full.sft.steps, 80, 2 * share)}
+        changes["sft"] = {"steps": scaled(full.sft.steps, 80, 1.7 * share)}
         changes["rl"] = {
             "steps": scaled(full.rl.steps, 4, 2 * share),
-            "tasks_per_step": min(9, full.rl.tasks_per_step),
+            "tasks_per_step": min(18, full.rl.tasks_per_step),
             "minibatches": 1,
+            "lr": full.rl.lr / 3,  # a policy that is less sure has larger gradients
             "domains": easiest,
         }
         changes["evaluate"] |= {"levels": (0,)}

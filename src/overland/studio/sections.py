@@ -129,7 +129,7 @@ def reinforcement(run: Stored, colours: Colours) -> str:
     charts = line_chart("Tasks solved in training, by level", by_level, x_label="RL step",
                         y_label="share of sampled episodes", shares=True)  # fmt: skip
     charts += line_chart("Reward, by domain", by_domain("rl/reward/"), x_label="RL step",
-                         y_label="mean over sampled episodes; harder tasks come up as easy ones are solved")  # fmt: skip
+                         y_label="mean over sampled episodes, harder ones as easy ones are solved")  # fmt: skip
     meters = (
         (
             "rl/groups_without_variance",
