@@ -46,8 +46,8 @@ class QuickstartRecipe(Section):
         steps=60, batch=16, length=192, drill_share=0.5, weight_decay=0.01, balance_bins=1000
     )
     """Pretraining on packed text."""
-    demonstrations: OracleSection = OracleSection(tasks=200)
-    """What SFT is shown: the oracles' runs on the easy levels."""
+    demonstrations: OracleSection = OracleSection(tasks=200, first_seed=1_000_000)
+    """What SFT is shown: the oracles' runs on the easy levels, about once each, on tasks that RL does not draw."""
     sft: SFTSection = SFTSection(steps=600, batch=6, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
     """Supervised tuning on the demonstrations. Small batches, many steps: a tiny model learns by the step."""
     rl: RLSection = RLSection(
@@ -113,13 +113,14 @@ def recipe_for_minutes(minutes: float, recipe: QuickstartRecipe | None = None) -
     if minutes < SHORT:
         easiest = {domain: DomainSection(levels=(0,)) for domain in full.demonstrations.domains}
         changes["corpus"] = {"max_megabytes": min(2.0, full.corpus.max_megabytes)}
-        changes["demonstrations"] |= {"levels": (0,), "tasks": min(400, scaled(2 * full.demonstrations.tasks, 80))}
-        changes["sft"] = {"steps": scaled(full.sft.steps, 80, 1.7 * share)}
+        changes["sft"] = {"steps": scaled(full.sft.steps, 80, 1.8 * share)}
+        changes["demonstrations"] |= {"levels": (0,), "tasks": scaled(full.demonstrations.tasks, 80, 3.6 * share)}
         changes["rl"] = {
             "steps": scaled(full.rl.steps, 4, 2 * share),
             "tasks_per_step": min(18, full.rl.tasks_per_step),
+            "tasks": min(18, full.rl.tasks_per_step),  # the same ones in every step: a few steps show what is learned
             "minibatches": 1,
-            "lr": full.rl.lr / 3,  # a policy that is less sure has larger gradients
+            "lr": full.rl.lr / 2,  # a policy that is less sure has larger gradients
             "domains": easiest,
         }
         changes["evaluate"] |= {"levels": (0,)}

@@ -31,7 +31,7 @@ class Order:
     level: int
     effort: str
     seed: int
-    """The task's seed: the same for all samples of the group, never repeated in a run."""
+    """The task's seed: the same for all samples of the group, repeated only where `tasks` of the recipe says so."""
 
 
 class PassRates:
@@ -124,7 +124,8 @@ class Curriculum:
 
     def _seed(self) -> int:
         self.next_seed += 1
-        return self.section.seed * 1_000_003 + self.next_seed
+        number = self.next_seed % self.section.tasks if self.section.tasks else self.next_seed
+        return self.section.seed * 1_000_003 + number
 
     def state_dict(self) -> dict[str, Any]:
         return {

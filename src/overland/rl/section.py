@@ -125,6 +125,8 @@ class RLSection(Section):
     """Training steps. One step is one batch of rollouts and the update on it."""
     tasks_per_step: int = Field(default=16, ge=1)
     """Groups in a batch. A group is one task at one effort."""
+    tasks: int = Field(default=0, ge=0)
+    """Tasks before the same come round again; 0 draws a new one for every group."""
     group_size: int = Field(default=8, ge=2)
     """Episodes in a group: the same task, sampled independently."""
     seed: int = Field(default=0, ge=0)
