@@ -23,7 +23,7 @@ def test_single_fields_win_over_minutes_and_minutes_over_the_file(tmp_path: Path
     found = quickstart_recipe(file, 2, ["sft.steps=7"])
     assert (found.seed, found.sft.steps, found.sft.lr) == (3, 7, 0.5)
     assert found.rl.steps == recipe_for_minutes(2).rl.steps < QuickstartRecipe().rl.steps
-    assert quickstart_recipe(file, 2, []).sft.steps == 200  # short runs: half-length dialogues, twice the steps
+    assert quickstart_recipe(file, 2, []).sft.steps == 180  # short runs: half-length dialogues, twice the steps
 
 
 @pytest.mark.parametrize("minutes", [0, -1, float("nan"), 1e9])

@@ -90,7 +90,10 @@ class Finance(Taskset):
             for at, (here, text) in enumerate(zip(path, (*queries, query), strict=True))
         ]
         prompt = ask(rng, split, f"{words[done]} {path[0]}", (*words, *asked))
-        rows = tuple((f, *(links[f][link] for link in LINKS), town) for f, town in zip(firms, towns, strict=True))
+        rows = [
+            (firm, to["owner"], to["partner"], to["lender"], to["client"], town)
+            for (firm, to), town in zip(links.items(), towns, strict=True)
+        ]
         table = tuple(
             (firm, quarter, cell["sales"], cell["profit"], cell["debt"]) for (firm, quarter), cell in facts.items()
         )

@@ -58,8 +58,7 @@ def kda(
         g_BTHK = g_BTHK * valid_BT[..., None, None].to(g_BTHK.dtype)
         beta_BTH = beta_BTH * valid_BT[..., None].to(beta_BTH.dtype)
     if kernel_choice() == "fla" and q_BTHK.is_cuda:
-        tensors = (q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH)
-        return kda_fla(*tensors, state_BHKV, documents_BT, bounded, triton_chunk_kda())
+        return kda_fla(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT, bounded, triton_chunk_kda())
     if q_BTHK.shape[1] <= 2 or kernel_choice() == "reference":
         return kda_recurrent(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT)
     return kda_chunk(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV, documents_BT, bounded)
