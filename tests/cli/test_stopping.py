@@ -81,7 +81,8 @@ def test_ctrl_c_while_the_corpus_is_built_leaves_no_half_corpus(tmp_path: Path) 
     ) as work:  # fmt: skip
         assert work.stderr is not None
         while "corpus: tokenizer: started" not in (line := work.stderr.readline()):
-            assert line and "pretrain" not in line, "the corpus was built before it could be stopped"
+            assert line
+            assert "pretrain" not in line, "the corpus was built before it could be stopped"
         os.killpg(work.pid, signal.SIGINT)
         _, said = work.communicate(timeout=120)
     assert work.returncode == 130, said
