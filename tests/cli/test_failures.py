@@ -32,7 +32,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
         (("modle",), "Did you mean 'model'?"),
         (("model", "info", "nano", "--jsn"), "overland model info: "),
         (("model", "info"), "overland model info: Missing argument"),
-        (("model", "info", "nanno"), "'nanno' is neither a folder with config.json nor a preset (nano)"),
+        (("model", "info", "nanno"), "'nanno' is neither a folder with config.json nor a preset (nano, micro, "),
         (("model", "info", "nano", "--dtype", "int8"), "dtype = 'int8'; valid: float32, bfloat16, float16"),
         (("model", "licence", "nowhere"), "nowhere: there is no such model folder"),
         (("train", "pretrain", "recipes/pretrian.toml", "--out", "x"), "Did you mean recipes/pretrain.toml?"),
@@ -242,6 +242,6 @@ def test_a_full_disk_is_said_and_leaves_no_half_corpus(tmp_path: Path, overland:
         done = overland("corpus", "build", "--set", "corpus.max_megabytes=0.3", "--out", "small/corpus", cwd=tmp_path)
         assert done.returncode == 1
         assert "disk is full" in done.stderr.splitlines()[-1]
-        assert list(small.iterdir()) == []
+        assert not (small / "corpus").exists()  # what was read waits beside it for a build with more room
     finally:
         subprocess.run(["umount", str(small)], check=True)
