@@ -51,7 +51,7 @@ class QuickstartRecipe(Section):
     sft: SFTSection = SFTSection(steps=600, batch=6, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
     """Supervised tuning on the demonstrations. Small batches, many steps: a tiny model learns by the step."""
     rl: RLSection = RLSection(
-        steps=20,
+        steps=15,
         tasks_per_step=48,
         group_size=8,
         minibatches=3,
@@ -116,7 +116,7 @@ def recipe_for_minutes(minutes: float, recipe: QuickstartRecipe | None = None) -
         changes["sft"] = {"steps": scaled(full.sft.steps, 80, 1.8 * share)}
         changes["demonstrations"] |= {"levels": (0,), "tasks": scaled(full.demonstrations.tasks, 80, 3.6 * share)}
         changes["rl"] = {
-            "steps": scaled(full.rl.steps, 4, 2 * share),
+            "steps": scaled(full.rl.steps, 4, 2.7 * share),
             "tasks_per_step": min(18, full.rl.tasks_per_step),
             "tasks": min(18, full.rl.tasks_per_step),  # the same ones in every step: a few steps show what is learned
             "minibatches": 1,
