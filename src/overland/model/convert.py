@@ -46,7 +46,7 @@ def convert_folder(
     try:
         with explain_disk_errors(dst):
             temporary.mkdir(parents=True)
-            _copy_companions(src, temporary)
+            copy_companions(src, temporary)
         save_model(model, temporary, shard_bytes)
         replace_folder(temporary, dst)
     except BaseException:
@@ -55,7 +55,7 @@ def convert_folder(
     return model.config
 
 
-def _copy_companions(src: Path, dst: Path) -> None:
+def copy_companions(src: Path, dst: Path) -> None:
     """Everything that goes with a model but its weights and config: tokenizer, template, licences, lineage."""
     for entry in sorted(src.iterdir()):
         if entry.is_dir() and entry.name.upper().startswith("LICEN"):

@@ -24,6 +24,7 @@ from overland import kernels
 from overland.errors import BrokenFileError, OverlandError, UsageError
 from overland.model import Decoder, DecoderConfig
 from overland.model.checkpoint import INDEX, PREFIX, check_folder
+from overland.model.convert import copy_companions
 from overland.model.families import FAMILIES, Piece
 from overland.model.packed import Pair
 from overland.runs import atomic_write, explain_disk_errors, read_json, replace_folder, write_json
@@ -43,7 +44,6 @@ IGNORED = (
     r"re:.*routed_expert_(down|up)_proj.*",
     r"re:.*res_proj.*",
 )
-_WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")  # of this or another kind
 
 
 def quantize_experts(model: Decoder, rule: str = "even") -> QuantReport:
@@ -117,7 +117,7 @@ def quantize_folder(
     try:
         with explain_disk_errors(dst):
             temporary.mkdir(parents=True)
-            _copy_companions(src, temporary)
+            copy_companions(src, temporary)
         for file in files:
             out: dict[str, Tensor] = {}
             for name, weight in _tensors(file):
@@ -229,12 +229,3 @@ def _check_finite(name: str, weight: Tensor, file: Path | None = None) -> None:
         if file is not None:
             raise BrokenFileError(f"{file}: '{name}' holds values that are not finite")
         raise OverlandError(f"'{name}' holds weights that are not finite; a block with one cannot be quantised")
-
-
-def _copy_companions(src: Path, dst: Path) -> None:
-    """Everything that goes with a model but its weights and config: tokenizer, template, licences, lineage."""
-    for entry in sorted(src.iterdir()):
-        if entry.is_dir() and entry.name.upper().startswith("LICEN"):
-            shutil.copytree(entry, dst / entry.name)
-        elif entry.is_file() and not entry.name.startswith(".") and not entry.name.endswith(_WEIGHTS):
-            shutil.copy2(entry, dst / entry.name)  # config.json is written over

@@ -9,6 +9,7 @@ R rows (samples), each of them whole.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -59,28 +60,36 @@ class Tokens:
 
 
 class Algorithm(Section):
-    """Subclasses say how rewards become advantages (`advantages`) and what a token costs (`per_token`)."""
+    """Subclasses say how rewards become advantages (`batch_advantages`) and what a token costs (`per_token`)."""
 
     normalise: Normalise = "token"
     """A token's share of the loss: of all trained tokens (DAPO), of its sample (GRPO), or constant (Dr. GRPO)."""
 
-    def advantages(self, group: Group) -> dict[str, float]:
-        """Advantage by sample id. A sample that is left out is not trained on; an empty answer means that the whole
-        group gives no gradient (the trainer counts such groups)."""
-        raise NotImplementedError
-
+    @abc.abstractmethod
     def batch_advantages(self, groups: Sequence[Group], scored: Scored) -> Mapping[str, Advantage]:
-        """Advantages of a whole batch: each group by itself unless the algorithm compares across groups."""
-        return {id: advantage for group in groups for id, advantage in self.advantages(group).items()}
+        """Advantages of a whole batch by sample id. A sample that is left out is not trained on."""
 
+    @abc.abstractmethod
     def per_token(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """(loss [N] before weights, whether each token was clipped [N])."""
-        raise NotImplementedError
 
     @property
     def wants_variance(self) -> bool:
         """Whether a group in which all samples got the same reward teaches nothing."""
         return False
+
+
+class GroupAlgorithm(Algorithm):
+    """An algorithm that compares the samples of one task with each other."""
+
+    @abc.abstractmethod
+    def advantages(self, group: Group) -> dict[str, float]:
+        """Advantage by sample id. An empty answer means that the whole group gives no gradient (the trainer counts
+        such groups)."""
+
+    def batch_advantages(self, groups: Sequence[Group], scored: Scored) -> Mapping[str, Advantage]:
+        """Each group by itself."""
+        return {id: advantage for group in groups for id, advantage in self.advantages(group).items()}
 
 
 def clipped(tokens: Tokens, low: float, high: float) -> tuple[Tensor, Tensor]:

@@ -8,11 +8,11 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from overland.rl.algorithms.base import Algorithm, Tokens, clipped
+from overland.rl.algorithms.base import GroupAlgorithm, Tokens, clipped
 from overland.rl.samples import Group
 
 
-class GRPO(Algorithm):
+class GRPO(GroupAlgorithm):
     """Group-relative advantages: reward minus the mean of its group.
 
     Groups are the samples of one task at one effort. A sample whose reward is None (an infrastructure failure) takes

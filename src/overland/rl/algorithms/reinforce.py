@@ -8,11 +8,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from overland.rl.algorithms.base import Advantage, Algorithm, Scored, Tokens, likelihood
+from overland.rl.algorithms.base import Advantage, GroupAlgorithm, Scored, Tokens, likelihood
 from overland.rl.samples import Group
 
 
-class Reinforce(Algorithm):
+class Reinforce(GroupAlgorithm):
     """-(reward - baseline) * log p, nothing clipped: for samples of the policy that is updated."""
 
     type: Literal["reinforce"] = "reinforce"

@@ -9,11 +9,11 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from overland.rl.algorithms.base import Advantage, Algorithm, Scored, Tokens, clipped, whitened
+from overland.rl.algorithms.base import Advantage, GroupAlgorithm, Scored, Tokens, clipped, whitened
 from overland.rl.samples import Group
 
 
-class ReinforcePlusPlus(Algorithm):
+class ReinforcePlusPlus(GroupAlgorithm):
     """The return from each token on, whitened over all trained tokens of the batch."""
 
     type: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"

@@ -7,11 +7,11 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from overland.rl.algorithms.base import Algorithm, Tokens, clipped
+from overland.rl.algorithms.base import GroupAlgorithm, Tokens, clipped
 from overland.rl.samples import Group
 
 
-class RLOO(Algorithm):
+class RLOO(GroupAlgorithm):
     """Reward minus the mean reward of the group's other samples: unbiased, unlike a mean that holds the sample."""
 
     type: Literal["rloo"] = "rloo"

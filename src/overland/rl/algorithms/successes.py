@@ -6,11 +6,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from overland.rl.algorithms.base import Algorithm, Tokens, likelihood
+from overland.rl.algorithms.base import GroupAlgorithm, Tokens, likelihood
 from overland.rl.samples import Group
 
 
-class Successes(Algorithm):
+class Successes(GroupAlgorithm):
     """Every success within its budget counts 1, all else 0: this is SFT on own successes."""
 
     type: Literal["successes"] = "successes"
