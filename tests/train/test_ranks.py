@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from overland.errors import OverlandError
 from overland.runs import RunFolder
@@ -36,6 +37,14 @@ def _fail(ranks: Ranks) -> None:
     ranks.sum(1.0)
 
 
+def _fail_while_the_first_is_busy(ranks: Ranks) -> None:
+    if ranks.rank == 1:
+        raise ValueError("the other rank's own words")
+    while dist.is_initialized():  # until the watch has seen the death and taken the group away
+        time.sleep(0.05)
+    ranks.gather(0)
+
+
 def _die(ranks: Ranks) -> None:
     if ranks.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -61,7 +70,14 @@ def test_two_ranks_give_the_losses_of_one_and_write_one_run(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("work", "words"), [(_fail, "the other rank's own words"), (_die, "rank")])
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (_fail, "the other rank's own words"),
+        (_fail_while_the_first_is_busy, "the other rank's own words"),
+        (_die, "rank"),
+    ],
+)
 def test_a_rank_that_fails_or_is_killed_ends_the_run_soon(work: object, words: str) -> None:
     began = time.monotonic()
     with pytest.raises(OverlandError, match=words):

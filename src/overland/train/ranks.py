@@ -121,7 +121,9 @@ def in_ranks(world: int, run: Callable[..., T], *args: Any) -> T:
     try:
         dist.init_process_group("gloo", store=store, rank=0, world_size=world, timeout=DEADLINE)
         return run(Ranks.current(), *args)
-    except (RuntimeError, dist.DistBackendError) as error:
+    except (RuntimeError, ValueError) as error:  # what torch raises for a broken group, and for one that is gone
+        if isinstance(error, ValueError) and dist.is_initialized():
+            raise
         raise OverlandError(_reason(failures, error)) from error
     finally:
         watch.stop()
