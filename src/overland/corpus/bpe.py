@@ -19,12 +19,13 @@ CL100K_PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # Kimi K2 and K3: runs of Han, words that begin where the case changes, and contractions on their words.
-_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+K3_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+K3_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 _SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 K3_PATTERN = (
     r"[\p{Han}]+"
-    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}&&[^\p{{Han}}]]*[{_LOWER}&&[^\p{{Han}}]]+{_SUFFIX}"
-    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}&&[^\p{{Han}}]]+[{_LOWER}&&[^\p{{Han}}]]*{_SUFFIX}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{K3_UPPER}*{K3_LOWER}+{_SUFFIX}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{K3_UPPER}+{K3_LOWER}*{_SUFFIX}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 PATTERNS = {"words": PATTERN, "cl100k": CL100K_PATTERN, "k3": K3_PATTERN}

@@ -1,9 +1,9 @@
 """Texts to token ids, identical to the Hugging Face tokenizer's and many times faster.
 
-A text is split in `native/pieces.c` as the tokenizer's own pattern splits it; every distinct piece is encoded once, by
-the tokenizer's own merges, and remembered. What lies beyond ASCII is asked of the tokenizer. Part of every batch is
-encoded again by the tokenizer as a whole text and compared: a disagreement stops the run. A tokenizer with another
-pattern, or a machine without a compiler, is served by the tokenizer alone.
+A text is split in `native/split.c` as the tokenizer's own pattern splits it; every distinct piece is merged once, by
+the tokenizer's own table of merges, and remembered. Part of every batch is encoded again by the tokenizer as a whole
+text and compared: a disagreement stops the run. A tokenizer of another kind, or a machine without a compiler, is
+served by the tokenizer alone.
 
 Special tokens are never produced: a text that spells one gets the ids of its letters.
 """
@@ -11,7 +11,6 @@ Special tokens are never produced: a text that spells one gets the ids of its le
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -21,18 +20,20 @@ from numpy.typing import NDArray
 
 from overland.corpus.bpe import CL100K_PATTERN, K3_PATTERN, PATTERN
 from overland.corpus.compiled import Packed, available, library, pointer
+from overland.corpus.unicode_classes import unicode_classes
 from overland.errors import OverlandError
 
-# pattern: (its number in native/pieces.c, digits in one piece)
+# pattern: (its number in native/split.h, digits in one piece)
 SPLITS = {
     PATTERN: (0, 1),
     CL100K_PATTERN: (1, 3),
     CL100K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}"): (1, 1),  # Qwen's
     K3_PATTERN: (2, 3),
 }
-BATCH_BYTES = 16_000_000
 CHECK_EVERY = 2_000_000  # bytes of text for one text that is encoded twice
 CHECK_BYTES = 8_000  # the longest text that is encoded twice
+LONGEST_ENTRY = 255  # bytes of an entry that native/pieces.c can hold a piece against
+_ROOM = 3  # ids that pieces_encode may write past the last
 
 Ids = NDArray[np.uint32]
 
@@ -40,8 +41,8 @@ Ids = NDArray[np.uint32]
 class Encoder:
     """Encodes texts under a `tokenizers.Tokenizer`, its added tokens left aside.
 
-    `fast` says whether pieces are looked up; `cache_bytes` bounds what is remembered. Raises OverlandError where a
-    checked text comes out differently.
+    `fast` says whether that is done here; `cache_bytes` bounds what is remembered. Raises OverlandError where a
+    checked text comes out differently, or a text is not UTF-8.
     """
 
     def __init__(self, tokenizer: Any, cache_bytes: int = 256_000_000) -> None:
@@ -51,22 +52,23 @@ class Encoder:
         config.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
         self.reference = Tokenizer.from_str(json.dumps(config))
         split = SPLITS.get(split_pattern(config) or "")
-        self.fast = split is not None and config["normalizer"] in (None, {"type": "NFC"}) and available()
-        self.cache_bytes = cache_bytes
+        merges = merge_table(config["model"]) if split else None
+        self.fast = merges is not None and config["normalizer"] in (None, {"type": "NFC"}) and available()
+        self._normalizer = self.reference.normalizer
         self._unchecked = CHECK_EVERY
-        if split is None or not self.fast:
+        if split is None or merges is None or not self.fast:
             return
-        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-        self._piece = Tokenizer.from_str(json.dumps({**config, "normalizer": None, "pre_tokenizer": byte_level}))
         self._c = library()
         self._c.pieces_new.restype = ctypes.c_void_p
-        self._c.pieces_split.restype = self._c.pieces_count.restype = ctypes.c_int64
-        self._state = ctypes.c_void_p(self._c.pieces_new(*split))
-        merges = merge_table(config["model"])
-        if merges is not None and self._c.pieces_merges(
-            self._state, *map(pointer, merges), ctypes.c_int64(len(merges[1]))
-        ):
-            raise OverlandError("tokenize: out of memory for the table of merges")
+        self._c.pieces_encode.restype = ctypes.c_int64
+        sizes = ctypes.c_int64(len(merges[1])), ctypes.c_int64(cache_bytes)
+        self._state = ctypes.c_void_p(
+            self._c.pieces_new(*split, pointer(unicode_classes()), *map(pointer, merges), *sizes)
+        )
+        if not self._state:
+            raise OverlandError("tokenize: out of memory for the tables of the tokenizer")
+        if config["model"].get("ignore_merges"):
+            self._look_whole(config["model"]["vocab"])
 
     def __del__(self) -> None:
         if getattr(self, "_state", None):
@@ -75,18 +77,9 @@ class Encoder:
     def encode(self, texts: Packed, separator: int | None = None) -> tuple[Ids, NDArray[np.int64]]:
         """(ids of all texts in a row, how many each has); with `separator` that id stands before every text's ids and
         is counted with it."""
-        parts, counts, first = [], [], 0
-        while first < len(texts):
-            until = int(np.searchsorted(texts.offsets, texts.offsets[first] + BATCH_BYTES, side="right")) - 1
-            until = min(max(until, first + 1), len(texts))
-            batch = Packed(texts.data, texts.offsets[first : until + 1])
-            ids, lengths = (self._look_up if self.fast else self._ask)(batch, separator)
-            parts.append(ids)
-            counts.append(lengths)
-            first = until
-        if not parts:
+        if not len(texts):
             return np.zeros(0, np.uint32), np.zeros(0, np.int64)
-        return np.concatenate(parts), np.concatenate(counts)
+        return (self._encode if self.fast else self._ask)(texts, separator)
 
     def lists(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, as lists."""
@@ -94,49 +87,51 @@ class Encoder:
         return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] if len(texts) else []
 
     def _ask(self, texts: Packed, separator: int | None) -> tuple[Ids, NDArray[np.int64]]:
-        rows = [_ids(self.reference, [texts.raw(i).decode()])[0] for i in range(len(texts))]
+        rows = [_ids(self.reference, _decoded(texts, i)) for i in range(len(texts))]
         head = [] if separator is None else [separator]
         flat = [np.array([*head, *row], dtype=np.uint32) for row in rows]
         return np.concatenate(flat), np.array([len(row) for row in flat], dtype=np.int64)
 
-    def _look_up(self, texts: Packed, separator: int | None) -> tuple[Ids, NDArray[np.int64]]:
-        n = ctypes.c_int64(len(texts))
-        ends, lengths = np.empty(len(texts), dtype=np.int64), np.empty(len(texts), dtype=np.int64)
-        limit = ctypes.c_int64(self.cache_bytes)
-        where = pointer(texts.data), pointer(texts.offsets)
-        unknown = self._c.pieces_split(self._state, *where, n, limit, pointer(ends))
-        if unknown < 0:
-            raise OverlandError("tokenize: out of memory; lower corpus.scale's batch or cache")
-        if unknown:
-            self._learn(unknown)
-        total = self._c.pieces_count(self._state, pointer(ends), n, pointer(lengths))
-        head = 0 if separator is None else 1
-        ids = np.empty(total + head * len(texts), dtype=np.uint32)
-        sign = ctypes.c_int64(-1 if separator is None else separator)
-        self._c.pieces_ids(self._state, pointer(ends), n, sign, pointer(ids))
-        lengths += head
-        self._check(texts, ids, lengths, head)
+    def _encode(self, texts: Packed, separator: int | None) -> tuple[Ids, NDArray[np.int64]]:
+        given = texts
+        if self._normalizer is not None:
+            texts = self._normalized(texts)
+        # No text has more ids than bytes; pages that are not written to take no memory.
+        ids = np.empty(texts.n_bytes + len(texts) + _ROOM, dtype=np.uint32)
+        lengths = np.empty(len(texts), dtype=np.int64)
+        count, sign = ctypes.c_int64(len(texts)), ctypes.c_int64(-1 if separator is None else separator)
+        total = self._c.pieces_encode(
+            self._state, pointer(texts.data), pointer(texts.offsets), count, sign, pointer(ids), pointer(lengths)
+        )
+        if total == -1:
+            raise OverlandError("tokenize: out of memory; lower corpus.scale.memory_megabytes")
+        if total < 0:
+            _decoded(texts, -2 - total)
+        ids.resize(total, refcheck=False)
+        self._check(given, ids, lengths, 0 if separator is None else 1)
         return ids, lengths
 
-    def _learn(self, unknown: int) -> None:
-        offsets, kinds = np.empty(unknown + 1, dtype=np.int64), np.empty(unknown, dtype=np.uint8)
-        self._c.pieces_unknown(self._state, pointer(offsets), pointer(kinds), None)
-        text = np.empty(int(offsets[-1]), dtype=np.uint8)
-        self._c.pieces_unknown(self._state, pointer(offsets), pointer(kinds), pointer(text))
-        raw = text.tobytes()
-        bounds = offsets.tolist()
-        pieces = [raw[a:b].decode() for a, b in itertools.pairwise(bounds)]
-        found: list[list[int]] = [[]] * unknown
-        for kind, tokenizer in enumerate((self._piece, self.reference)):
-            rows = np.flatnonzero(kinds == kind).tolist()
-            for start in range(0, len(rows), 4096):
-                part = rows[start : start + 4096]
-                for row, ids in zip(part, _ids(tokenizer, [pieces[i] for i in part]), strict=True):
-                    found[row] = ids
-        counts = np.array([len(ids) for ids in found], dtype=np.uint32)
-        flat = np.fromiter((token for ids in found for token in ids), dtype=np.uint32, count=int(counts.sum()))
-        if self._c.pieces_learn(self._state, pointer(counts), pointer(flat), ctypes.c_int64(len(flat))):
-            raise OverlandError("tokenize: out of memory; lower corpus.scale's batch or cache")
+    def _normalized(self, texts: Packed) -> Packed:
+        """The texts as the tokenizer's normalizer writes them; ASCII is left as it is."""
+        rows = [texts.raw(i) for i in range(len(texts))]
+        return Packed.of(
+            [
+                row if row.isascii() else self._normalizer.normalize_str(_decoded(texts, i)).encode()
+                for i, row in enumerate(rows)
+            ]
+        )
+
+    def _look_whole(self, vocab: dict[str, int]) -> None:
+        byte_of = {char: byte for byte, char in enumerate(byte_chars())}
+        spelled = {
+            bytes(byte_of[char] for char in text): id_ for text, id_ in vocab.items() if set(text) <= set(byte_of)
+        }
+        entries = Packed.of(list(spelled))
+        ids = np.array(list(spelled.values()), dtype=np.uint32)
+        if self._c.pieces_whole(
+            self._state, pointer(entries.data), pointer(entries.offsets), pointer(ids), ctypes.c_int64(len(ids))
+        ):
+            raise OverlandError("tokenize: out of memory for the vocabulary")
 
     def _check(self, texts: Packed, ids: Ids, lengths: NDArray[np.int64], head: int) -> None:
         ends = np.cumsum(lengths)
@@ -147,7 +142,7 @@ class Encoder:
             self._unchecked = 0
             text = texts.raw(i).decode()
             mine = ids[ends[i] - lengths[i] + head : ends[i]].tolist()
-            if mine != _ids(self.reference, [text])[0]:
+            if mine != _ids(self.reference, text):
                 raise OverlandError(f"tokenize: ids of a text differ from the tokenizer's own ({text[:60]!r}...)")
 
 
@@ -167,12 +162,13 @@ def split_pattern(config: dict[str, Any]) -> str | None:
 def merge_table(model: dict[str, Any]) -> tuple[NDArray[np.uint32], ...] | None:
     """(ids of the 256 bytes, left, right and merged ids of each merge in the order of rank) of a byte-level BPE model.
 
-    None where the model does more than merge bytes: then every piece is asked of the tokenizer.
+    None where the model does more than merge bytes, or lacks some.
     """
-    more = ("ignore_merges", "byte_fallback", "fuse_unk", "continuing_subword_prefix", "end_of_word_suffix")
     vocab: dict[str, int] = model["vocab"]
     spelled = [vocab.get(char) for char in byte_chars()]
-    if any(model.get(name) for name in more) or None in spelled:
+    affixes = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
+    whole = model.get("ignore_merges") and any(len(entry) > LONGEST_ENTRY for entry in vocab)
+    if affixes or whole or None in spelled:
         return None
     pairs = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
     columns = zip(*((vocab[a], vocab[b], vocab[a + b]) for a, b in pairs), strict=True) if pairs else ((), (), ())
@@ -186,5 +182,13 @@ def byte_chars() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    return list(encoding.ids)
+
+
+def _decoded(texts: Packed, i: int) -> str:
+    try:
+        return texts.raw(i).decode()
+    except UnicodeDecodeError as error:
+        raise OverlandError(f"tokenize: text {i} is not UTF-8 ({error})") from error

@@ -1,342 +1,215 @@
-/* Texts to token ids through a table of pieces: a text is split as the tokenizer's pattern splits it, every distinct
-   piece is encoded once, and the rest is look-up. Pieces are merged here by the tokenizer's own table of merges (the
-   lowest rank first, the leftmost of equals: Sennrich, Haddow and Birch 2016); without one, and where a piece is long,
-   the tokenizer is asked.
+/* Texts to token ids: a text is split as the tokenizer's pattern splits it (split.c), every distinct piece is merged
+   once (merges.c), and the rest is look-up in a table that grows to a limit and then begins anew. */
+#include "merges.h"
+#include "split.h"
 
-The split is decided here for ASCII. Where a character beyond it takes part, the text from the piece's start to the next
-place where every pattern splits (between a letter and one space or newline before a letter) is a fragment, which goes to the tokenizer
-whole: no Unicode table of ours can disagree with its. */
-#include "words.h"
+#define INLINE 15     /* bytes of a piece that lie in its slot */
+#define LONGEST 255   /* bytes of a piece that is remembered */
+#define FEW 3         /* ids that lie in the slot */
 
-enum { HOUSE, CL100K, K3 };           /* see encode.py for the patterns */
-enum { PIECE, FRAGMENT };
+/* Bytes: up to INLINE zero-padded in `low` and `high`, their number on top of `high`; of a longer piece its hash, and
+   LONG, size and place of its bytes in `text`. high is 0 where the slot is free. Ids: up to FEW here, else id[0] is
+   their place in `ids`. */
+typedef struct { u64 low, high; u32 id[FEW], count; } slot_t;
 
-#define LONGEST 256 /* bytes of a piece that is merged here: the search is quadratic */
-
-typedef struct { u64 key; i64 text; u32 size, kind; i64 ids; u32 count; } entry_t;
-typedef struct { u64 pair; u32 rank, id; } merge_t;
+#define LONG (0xFFull << 56)
 
 typedef struct {
-    int pattern, digits;
-    entry_t *entry;
-    u8 *text;              /* the entries' bytes */
-    u32 *ids;              /* the entries' ids, set by pieces_learn */
-    u32 *order;            /* entry numbers of the batch, in the order of the text */
-    u32 *slot;             /* hash table of entry number + 1 */
-    u32 *pending;          /* entries that the tokenizer must be asked for */
-    merge_t *merge;        /* hash table of pairs of ids, 0 is free */
-    u32 byte_id[256];
-    i64 entries, pending_count, text_size, id_size, order_size, slots, merges;
-    i64 entry_room, text_room, id_room, order_room, pending_room;
+    split_t split;
+    merges_t merges;
+    slot_t *slot;
+    u8 *text;
+    u32 *ids;
+    u8 *whole_text;       /* entries of the vocabulary that are looked up whole, before any merge */
+    i64 *whole_place;
+    u32 *whole_id;
+    i64 slots, entries, text_size, text_room, id_size, id_room, limit, whole;
 } pieces_t;
 
-static inline int is_letter(u8 c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
-static inline int is_lower(u8 c) { return c >= 'a' && c <= 'z'; }
-static inline int is_upper(u8 c) { return c >= 'A' && c <= 'Z'; }
-static inline int is_digit(u8 c) { return c >= '0' && c <= '9'; }
-static inline int is_space(u8 c) { return c == ' ' || (c >= 9 && c <= 13); }
-static inline int is_sign(u8 c) { return c < 0x80 && !is_letter(c) && !is_digit(c) && !is_space(c); }
-
-#define BEYOND(q) ((q) < n && s[q] >= 0x80)
-
-/* The end of an English contraction at s[p] (an apostrophe), p where there is none, -1 where it cannot be told. */
-static i64 contraction(const u8 *s, i64 p, i64 n) {
-    if (p + 1 >= n || s[p] != '\'') return p;
-    if (BEYOND(p + 1)) return -1;
-    u8 c = s[p + 1] | 32, d = p + 2 < n ? s[p + 2] | 32 : 0;
-    if (c == 's' || c == 't' || c == 'm' || c == 'd') return p + 2;
-    return (c == 'r' && d == 'e') || (c == 'v' && d == 'e') || (c == 'l' && d == 'l') ? p + 3 : p;
+API void pieces_free(pieces_t *t) {
+    merges_clear(&t->merges);
+    free(t->slot), free(t->text), free(t->ids), free(t->whole_text), free(t->whole_place), free(t->whole_id), free(t);
 }
 
-static i64 house_piece(const u8 *s, i64 p, i64 n) {
-    u8 c = s[p];
-    i64 q = p + 1;
-    if (is_digit(c)) return q;
-    if (c == '\n' || (c == '\r' && q < n && s[q] == '\n')) {
-        q = c == '\n' ? q : q + 1;
-        while (q < n && s[q] == ' ') q++;
-        return q;
-    }
-    if (c == ' ' || c == '\r') {
-        while (c == ' ' && q < n && s[q] == ' ') q++;
-        return q;
-    }
-    if (is_space(c)) while (q < n && is_space(s[q]) && s[q] != ' ' && s[q] != '\r' && s[q] != '\n') q++;
-    else if (is_letter(c)) while (q < n && is_letter(s[q])) q++;
-    else while (q < n && is_sign(s[q])) q++;
-    return BEYOND(q) ? -1 : q;
-}
-
-/* The later alternatives that cl100k and its descendants share: numbers, signs, white space. */
-static i64 shared_piece(const u8 *s, i64 p, i64 n, int digits) {
-    i64 q = p;
-    if (is_digit(s[p])) {
-        while (q < n && q - p < digits && is_digit(s[q])) q++;
-        return q - p < digits && BEYOND(q) ? -1 : q;
-    }
-    if (s[q] == ' ') q++;
-    if (BEYOND(q)) return -1;
-    if (q < n && is_sign(s[q])) {
-        while (q < n && is_sign(s[q])) q++;
-        if (BEYOND(q)) return -1;
-        while (q < n && (s[q] == '\r' || s[q] == '\n')) q++;
-        return q;
-    }
-    i64 last = -1;
-    for (q = p; q < n && is_space(s[q]); q++)
-        if (s[q] == '\r' || s[q] == '\n') last = q;
-    if (BEYOND(q)) return -1;
-    if (last >= 0) return last + 1;
-    return q == n || q - p == 1 ? q : q - 1;
-}
-
-static i64 cl100k_piece(const u8 *s, i64 p, i64 n, int digits) {
-    i64 q = contraction(s, p, n);
-    if (q < 0 || q > p) return q;
-    q = p + (!is_letter(s[p]) && !is_digit(s[p]) && s[p] != '\r' && s[p] != '\n');
-    if (BEYOND(q)) return -1;
-    i64 first = q;
-    while (q < n && is_letter(s[q])) q++;
-    if (q > first) return BEYOND(q) ? -1 : q;
-    return shared_piece(s, p, n, digits);
-}
-
-static i64 k3_piece(const u8 *s, i64 p, i64 n, int digits) {
-    i64 q = p + (!is_letter(s[p]) && !is_digit(s[p]) && s[p] != '\r' && s[p] != '\n');
-    if (BEYOND(q)) return -1;
-    i64 first = q;
-    while (q < n && is_upper(s[q])) q++;
-    while (q < n && is_lower(s[q])) q++;
-    if (q == first) return shared_piece(s, p, n, digits);
-    return BEYOND(q) ? -1 : contraction(s, q, n);
-}
-
-static i64 piece_end(const pieces_t *t, const u8 *s, i64 p, i64 n) {
-    if (s[p] >= 0x80) return -1;
-    if (t->pattern == HOUSE) return house_piece(s, p, n);
-    return t->pattern == K3 ? k3_piece(s, p, n, t->digits) : cl100k_piece(s, p, n, t->digits);
-}
-
-/* Letters of which every Unicode table is sure: Latin, Greek, Cyrillic, Hebrew, Arabic, Hangul. */
-static int sure_letter(u32 c) {
-    return (c < 0x80 && is_letter((u8)c)) || (c >= 0xC0 && c < 0x250 && c != 0xD7 && c != 0xF7) ||
-           (c >= 0x391 && c <= 0x3C9 && c != 0x3A2) || (c >= 0x410 && c <= 0x44F) || (c >= 0x5D0 && c <= 0x5EA) ||
-           (c >= 0x621 && c <= 0x63A) || (c >= 0x641 && c <= 0x64A) || (c >= 0xAC00 && c <= 0xD7A3);
-}
-
-static i64 fragment_end(const u8 *s, i64 p, i64 n) {
-    i64 q = p;
-    int size;
-    while (q < n && s[q] < 0x80) q++;
-    for (q++; q + 1 < n; q++) {
-        if (s[q] != ' ' && s[q] != '\n') continue;
-        i64 back = q - 1;
-        while (back > p && q - back < 4 && (s[back] & 0xC0) == 0x80) back--;
-        u32 before = s[back] < 0x80 ? s[back] : code_point(s + back, s + q, &size);
-        u32 after = s[q + 1] < 0x80 ? s[q + 1] : code_point(s + q + 1, s + n, &size);
-        if (sure_letter(before) && sure_letter(after)) return q;
-    }
-    return n;
-}
-
-static inline u64 key_of(const u8 *s, i64 n, int kind) {
-    u64 h = 0x9E3779B97F4A7C15ull ^ (u64)kind << 60 ^ (u64)n;
-    while (n >= 8) {
-        u64 x;
-        memcpy(&x, s, 8);
-        h = (h ^ x) * 0x9FB21C651E98DF25ull;
-        h ^= h >> 32;
-        s += 8, n -= 8;
-    }
-    u64 x = 0;
-    for (i64 i = 0; i < n; i++) x = x << 8 | s[i];
-    h = (h ^ x) * 0x9FB21C651E98DF25ull;
-    h ^= h >> 32;
-    return h * 0xD6E8FEB86659FD93ull;
-}
-
-API pieces_t *pieces_new(int pattern, int digits) {
+/* class_of [0x110000]; the rest as merges_set has it. `limit`: bytes of the table. Null: out of memory. */
+API pieces_t *pieces_new(int pattern, int digits, const u8 *class_of, const u32 *byte_id, const u32 *left,
+                         const u32 *right, const u32 *merged, i64 count, i64 limit) {
     pieces_t *t = calloc(1, sizeof *t);
     if (!t) return 0;
-    t->pattern = pattern, t->digits = digits;
-    t->slots = 1 << 16;
+    t->split.pattern = pattern, t->split.digits = digits, t->limit = limit;
+    memcpy(t->split.class_of, class_of, sizeof t->split.class_of);
+    t->slots = 1 << 12;
     t->slot = calloc((size_t)t->slots, sizeof *t->slot);
-    return t;
-}
-
-API void pieces_free(pieces_t *t) {
-    free(t->entry), free(t->text), free(t->ids), free(t->order), free(t->slot), free(t->pending);
-    free(t->merge), free(t);
-}
-
-static inline merge_t *merge_of(const pieces_t *t, u32 a, u32 b) {
-    u64 pair = ((u64)a << 32 | b) + 1, mask = (u64)t->merges - 1, at = mix64(pair) & mask;
-    while (t->merge[at].pair && t->merge[at].pair != pair) at = (at + 1) & mask;
-    return t->merge + at;
-}
-
-/* The tokenizer's merges in the order of rank: left, right and merged ids [count]; byte_id [256]. 1: out of memory. */
-API int pieces_merges(pieces_t *t, const u32 *byte_id, const u32 *left, const u32 *right, const u32 *merged, i64 count) {
-    t->merges = 1024;
-    while (t->merges < count * 2) t->merges *= 2;
-    t->merge = calloc((size_t)t->merges, sizeof *t->merge);
-    if (!t->merge) return 1;
-    memcpy(t->byte_id, byte_id, sizeof t->byte_id);
-    for (i64 i = 0; i < count; i++) {
-        merge_t *m = merge_of(t, left[i], right[i]);
-        if (!m->pair) *m = (merge_t){((u64)left[i] << 32 | right[i]) + 1, (u32)i, merged[i]};
-    }
+    if (t->slot && merges_set(&t->merges, byte_id, left, right, merged, count)) return t;
+    pieces_free(t);
     return 0;
 }
 
-static u32 merge_piece(const pieces_t *t, const u8 *s, i64 n, u32 *id) {
-    u32 rank[LONGEST], merged[LONGEST];
-    for (i64 i = 0; i < n; i++) id[i] = t->byte_id[s[i]];
-    for (i64 i = 0; i + 1 < n; i++) {
-        const merge_t *m = merge_of(t, id[i], id[i + 1]);
-        rank[i] = m->pair ? m->rank : 0xFFFFFFFFu, merged[i] = m->id;
+/* The first 16 bytes of a piece of n < 16, zero-padded; `room` bytes may be read. */
+static inline void load(const u8 *s, i64 n, i64 room, u64 *low, u64 *high) {
+    u64 two[2] = {0, 0};
+    if (room >= 16) {
+        memcpy(two, s, 16);
+        if (n <= 8) two[0] &= n == 8 ? ~0ull : (1ull << 8 * n) - 1, two[1] = 0;
+        else two[1] &= (1ull << 8 * (n - 8)) - 1;
+    } else {
+        memcpy(two, s, (size_t)n);
     }
-    while (n > 1) {
-        i64 best = 0;
-        for (i64 i = 1; i + 1 < n; i++)
-            if (rank[i] < rank[best]) best = i;
-        if (rank[best] == 0xFFFFFFFFu) break;
-        id[best] = merged[best];
-        n--;
-        memmove(id + best + 1, id + best + 2, (size_t)(n - best - 1) * sizeof *id);
-        if (best + 1 < n) {
-            memmove(rank + best + 1, rank + best + 2, (size_t)(n - best - 2) * sizeof *rank);
-            memmove(merged + best + 1, merged + best + 2, (size_t)(n - best - 2) * sizeof *merged);
-        }
-        for (i64 i = best ? best - 1 : 0; i <= best && i + 1 < n; i++) {
-            const merge_t *m = merge_of(t, id[i], id[i + 1]);
-            rank[i] = m->pair ? m->rank : 0xFFFFFFFFu, merged[i] = m->id;
-        }
+    *low = two[0], *high = two[1];
+}
+
+static inline u64 hash_long(const u8 *s, i64 n) {
+    u64 h = 0x9E3779B97F4A7C15ull ^ (u64)n, x;
+    for (; n >= 8; s += 8, n -= 8) {
+        memcpy(&x, s, 8);
+        h = (h ^ x) * 0x9FB21C651E98DF25ull;
+        h ^= h >> 32;
     }
-    return (u32)n;
+    x = 0;
+    memcpy(&x, s, (size_t)n);
+    return mix64(h ^ x);
+}
+
+static inline u64 place_of(const pieces_t *t, u64 low, u64 high) {
+    u64 h = (low ^ high * 0xD6E8FEB86659FD93ull) * 0x9FB21C651E98DF25ull;
+    return (h ^ h >> 29) * 0xD6E8FEB86659FD93ull >> 32 & (u64)(t->slots - 1);
+}
+
+static u64 home_of(const pieces_t *t, const slot_t *e) {
+    return (e->high & LONG) == LONG ? place_of(t, e->low, 0) : place_of(t, e->low, e->high);
 }
 
 static int widen(pieces_t *t) {
-    u32 *slot = calloc((size_t)t->slots * 2, sizeof *slot);
-    if (!slot) return 0;
-    free(t->slot);
-    t->slot = slot;
-    t->slots *= 2;
-    for (i64 i = 0; i < t->entries; i++) {
-        u64 at = t->entry[i].key >> 20 & (u64)(t->slots - 1);
-        while (slot[at]) at = (at + 1) & (u64)(t->slots - 1);
-        slot[at] = (u32)i + 1;
+    i64 before = t->slots;
+    slot_t *old = t->slot, *wide = calloc((size_t)before * 2, sizeof *wide);
+    if (!wide) return 0;
+    t->slot = wide, t->slots = before * 2;
+    for (i64 i = 0; i < before; i++) {
+        if (!old[i].high) continue;
+        u64 at = home_of(t, old + i);
+        while (wide[at].high) at = (at + 1) & (u64)(t->slots - 1);
+        wide[at] = old[i];
+    }
+    free(old);
+    return 1;
+}
+
+static slot_t *remember(pieces_t *t, u64 at, u64 low, u64 high, const u8 *s, i64 n, const u32 *id, i64 count) {
+    slot_t *e = t->slot + at;
+    if (n > INLINE) {
+        if (!grow((void **)&t->text, &t->text_room, t->text_size + n, 1)) return 0;
+        memcpy(t->text + t->text_size, s, (size_t)n);
+        high = LONG | (u64)n << 48 | (u64)t->text_size;
+        t->text_size += n;
+    }
+    *e = (slot_t){low, high, {0}, (u32)count};
+    if (count <= FEW) {
+        memcpy(e->id, id, (size_t)count * sizeof *id);
+    } else {
+        if (!grow((void **)&t->ids, &t->id_room, t->id_size + count, sizeof *t->ids)) return 0;
+        memcpy(t->ids + t->id_size, id, (size_t)count * sizeof *id);
+        e->id[0] = (u32)t->id_size;
+        t->id_size += count;
+    }
+    t->entries++;
+    return e;
+}
+
+/* The slot of a piece of up to LONGEST bytes, or the free one where it belongs. */
+static inline u64 look_up(const pieces_t *t, const u8 *s, i64 n, i64 room, u64 *low, u64 *high) {
+    u64 mask = (u64)t->slots - 1, at;
+    if (n <= INLINE) {
+        load(s, n, room, low, high);
+        *high |= (u64)n << 56;
+        for (at = place_of(t, *low, *high); t->slot[at].high; at = (at + 1) & mask)
+            if (t->slot[at].low == *low && t->slot[at].high == *high) break;
+        return at;
+    }
+    *low = hash_long(s, n), *high = LONG | (u64)n << 48;
+    for (at = place_of(t, *low, 0); t->slot[at].high; at = (at + 1) & mask)
+        if (t->slot[at].low == *low && t->slot[at].high >> 48 == *high >> 48 &&
+            !memcmp(t->text + (t->slot[at].high & 0xFFFFFFFFFFFFull), s, (size_t)n))
+            break;
+    return at;
+}
+
+static int know_whole(pieces_t *t) {
+    u64 low, high;
+    for (i64 i = 0; i < t->whole; i++) {
+        const u8 *s = t->whole_text + t->whole_place[i];
+        i64 n = t->whole_place[i + 1] - t->whole_place[i];
+        if (n > LONGEST) continue;
+        u64 at = look_up(t, s, n, n, &low, &high);
+        if (!t->slot[at].high && !remember(t, at, low, high, s, n, t->whole_id + i, 1)) return 0;
+        if (t->entries * 2 > t->slots && !widen(t)) return 0;
     }
     return 1;
 }
 
-static i64 entry_of(pieces_t *t, const u8 *s, i64 n, int kind) {
-    u64 key = key_of(s, n, kind), mask = (u64)t->slots - 1, at = key >> 20 & mask;
-    for (; t->slot[at]; at = (at + 1) & mask) {
-        const entry_t *e = t->entry + t->slot[at] - 1;
-        if (e->key == key && e->size == (u32)n && e->kind == (u32)kind && !memcmp(t->text + e->text, s, (size_t)n))
-            return t->slot[at] - 1;
-    }
-    if (!grow((void **)&t->entry, &t->entry_room, t->entries + 1, sizeof *t->entry) ||
-        !grow((void **)&t->text, &t->text_room, t->text_size + n, 1))
-        return -1;
-    memcpy(t->text + t->text_size, s, (size_t)n);
-    t->entry[t->entries] = (entry_t){key, t->text_size, (u32)n, (u32)kind, 0, 0};
-    t->text_size += n;
-    t->slot[at] = (u32)++t->entries;
-    i64 number = t->entries - 1;
-    if (kind == PIECE && t->merge && n <= LONGEST) {
-        if (!grow((void **)&t->ids, &t->id_room, t->id_size + n, sizeof *t->ids)) return -1;
-        t->entry[number].ids = t->id_size;
-        t->entry[number].count = merge_piece(t, s, n, t->ids + t->id_size);
-        t->id_size += t->entry[number].count;
-    } else {
-        if (!grow((void **)&t->pending, &t->pending_room, t->pending_count + 1, sizeof *t->pending)) return -1;
-        t->pending[t->pending_count++] = (u32)number;
-    }
-    return t->entries * 2 > t->slots && !widen(t) ? -1 : number;
+/* Entries of the vocabulary that a piece is held against before it is merged: their bytes and where each starts
+   [count + 1]. Returns 1 where memory is out. */
+API int pieces_whole(pieces_t *t, const u8 *text, const i64 *place, const u32 *id, i64 count) {
+    t->whole_text = malloc((size_t)place[count] + 1);
+    t->whole_place = malloc((size_t)(count + 1) * sizeof *place);
+    t->whole_id = malloc((size_t)count * sizeof *id + 1);
+    if (!t->whole_text || !t->whole_place || !t->whole_id) return 1;
+    memcpy(t->whole_text, text, (size_t)place[count]);
+    memcpy(t->whole_place, place, (size_t)(count + 1) * sizeof *place);
+    memcpy(t->whole_id, id, (size_t)count * sizeof *id);
+    t->whole = count;
+    return !know_whole(t);
 }
 
-/* Splits a batch. ends [n]: how many entries of t->order lie before each text's end. Returns the number of entries that
-   the tokenizer must be asked for, -1 where memory is out. Above `limit` bytes the table begins anew. */
-API i64 pieces_split(pieces_t *t, const u8 *data, const i64 *offset, i64 n, i64 limit, i64 *ends) {
-    if (t->text_size + t->id_size * 4 + t->entries * (i64)sizeof *t->entry > limit) {
-        t->entries = t->text_size = t->id_size = t->pending_count = 0;
-        memset(t->slot, 0, (size_t)t->slots * sizeof *t->slot);
-    }
-    t->order_size = 0;
-    for (i64 d = 0; d < n; d++) {
+static int make_room(pieces_t *t) {
+    if (t->entries * 2 <= t->slots) return 1;
+    i64 taken = t->slots * 2 * (i64)sizeof *t->slot + t->text_size + t->id_size * (i64)sizeof *t->ids;
+    if (taken <= t->limit || t->entries < 2 * t->whole + 1024) return widen(t);
+    memset(t->slot, 0, (size_t)t->slots * sizeof *t->slot);
+    t->entries = t->text_size = t->id_size = 0;
+    return know_whole(t);
+}
+
+/* Writes the ids of texts, with `separator` >= 0 that id before every text, to out [bytes + texts + FEW], and how many
+   each text has to lengths [texts]. Returns the sum; -1: out of memory; -2 - d: text d is not UTF-8. */
+API i64 pieces_encode(pieces_t *t, const u8 *data, const i64 *offset, i64 texts, i64 separator, u32 *out, i64 *lengths) {
+    u32 *to = out;
+    for (i64 d = 0; d < texts; d++) {
         const u8 *s = data + offset[d];
-        i64 size = offset[d + 1] - offset[d], p = 0;
-        if (!grow((void **)&t->order, &t->order_room, t->order_size + size, sizeof *t->order)) return -1;
-        if (t->pattern == HOUSE && size > 1 && s[0] == ' ') { /* one space and one word are one piece */
-            i64 q = 1;
-            while (q < size && is_lower(s[q])) q++;
-            if (q == size) p = size;
-        }
-        if (p) {
-            i64 e = entry_of(t, s, size, PIECE);
-            if (e < 0) return -1;
-            t->order[t->order_size++] = (u32)e;
-        }
-        while (p < size) {
-            i64 end = piece_end(t, s, p, size);
-            int kind = end < 0 ? FRAGMENT : PIECE;
-            if (end < 0) end = fragment_end(s, p, size);
-            i64 e = entry_of(t, s + p, end - p, kind);
-            if (e < 0) return -1;
-            t->order[t->order_size++] = (u32)e;
+        i64 n = offset[d + 1] - offset[d], room = offset[texts] - offset[d], p = 0;
+        if (!is_utf8(s, n)) return -2 - d;
+        u32 *began = to;
+        if (separator >= 0) *to++ = (u32)separator;
+        while (p < n) {
+            i64 end = 0;
+            if (!p && t->split.pattern == HOUSE && s[0] == ' ' && n > 1) { /* \A [a-z]+\z */
+                for (end = 1; end < n && s[end] >= 'a' && s[end] <= 'z';) end++;
+                if (end < n) end = 0;
+            }
+            if (!end) end = piece_end(&t->split, s, p, n);
+            i64 size = end - p;
+            if (size > LONGEST) {
+                i64 count = merge_piece(&t->merges, s + p, size, to);
+                if (count < 0) return -1;
+                to += count;
+                p = end;
+                continue;
+            }
+            u64 low, high, at = look_up(t, s + p, size, room - p, &low, &high);
+            const slot_t *e = t->slot + at;
+            if (!e->high) {
+                i64 count = merge_piece(&t->merges, s + p, size, to);
+                if (count < 0 || !remember(t, at, low, high, s + p, size, to, count) || !make_room(t)) return -1;
+                to += count;
+            } else if (e->count <= FEW) {
+                memcpy(to, e->id, sizeof e->id);
+                to += e->count;
+            } else {
+                memcpy(to, t->ids + e->id[0], e->count * sizeof *to);
+                to += e->count;
+            }
             p = end;
         }
-        ends[d] = t->order_size;
+        lengths[d] = to - began;
     }
-    return t->pending_count;
-}
-
-/* What the tokenizer must be asked for: kinds [pending] and offsets [pending + 1]; with `out`, the bytes as well. */
-API void pieces_unknown(const pieces_t *t, i64 *offset, u8 *kind, u8 *out) {
-    i64 at = 0;
-    for (i64 i = 0; i < t->pending_count; i++) {
-        const entry_t *e = t->entry + t->pending[i];
-        offset[i] = at;
-        kind[i] = (u8)e->kind;
-        if (out) memcpy(out + at, t->text + e->text, e->size);
-        at += e->size;
-    }
-    offset[t->pending_count] = at;
-}
-
-/* The tokenizer's answers in the same order: counts [pending], ids flat. Returns 1 where memory is out. */
-API int pieces_learn(pieces_t *t, const u32 *counts, const u32 *ids, i64 total) {
-    if (!grow((void **)&t->ids, &t->id_room, t->id_size + total, sizeof *t->ids)) return 1;
-    memcpy(t->ids + t->id_size, ids, (size_t)total * sizeof *ids);
-    for (i64 i = 0, at = t->id_size; i < t->pending_count; at += counts[i++])
-        t->entry[t->pending[i]].ids = at, t->entry[t->pending[i]].count = counts[i];
-    t->id_size += total;
-    t->pending_count = 0;
-    return 0;
-}
-
-/* lengths [n]: ids of each text of the batch; returns their sum. */
-API i64 pieces_count(const pieces_t *t, const i64 *ends, i64 n, i64 *lengths) {
-    i64 total = 0, at = 0;
-    for (i64 d = 0; d < n; d++) {
-        i64 sum = 0;
-        for (; at < ends[d]; at++) sum += t->entry[t->order[at]].count;
-        total += lengths[d] = sum;
-    }
-    return total;
-}
-
-/* The ids of the batch; with `separator` >= 0 that id stands before every text. */
-API void pieces_ids(const pieces_t *t, const i64 *ends, i64 n, i64 separator, u32 *out) {
-    i64 at = 0;
-    for (i64 d = 0; d < n; d++) {
-        if (separator >= 0) *out++ = (u32)separator;
-        for (; at < ends[d]; at++) {
-            const entry_t *e = t->entry + t->order[at];
-            const u32 *ids = t->ids + e->ids;
-            for (u32 i = 0; i < e->count; i++) *out++ = ids[i];
-        }
-    }
+    return to - out;
 }
