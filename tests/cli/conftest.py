@@ -38,6 +38,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for day, (name, place) in enumerate(zip(NAMES, PLACES, strict=True))
         )
     )
+    for kind, words in (("good", "walked to the harbour with"), ("bad", "buy cheap now, click")):  # for a classifier
+        (root / kind).mkdir()
+        for number in range(12):
+            (root / kind / f"{number}.txt").write_text(f"{words} {PLACES[number % 10]} number {number}\n" * 5)
     make_run(root / "runs/quickstart")
     episodes = root / "runs/quickstart/episodes"
     for step in ("00000", "00003"):

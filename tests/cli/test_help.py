@@ -37,10 +37,9 @@ def examples() -> list[tuple[tuple[str, ...], str]]:
 
 def test_all_stable_verbs_are_there() -> None:
     assert {" ".join(words) for words, _ in commands()} == {
-        "quickstart", "corpus build", "corpus inspect", "corpus remove", "model info", "model import", "model export",
-        "model licence", "plan", "train pretrain", "train sft", "rl train", "rl show", "rl audit", "quantize", "serve",
-        "agent", "eval", "studio",
-        "doctor",
+        "quickstart", "corpus build", "corpus inspect", "corpus remove", "corpus classifier", "model info",
+        "model import", "model export", "model licence", "plan", "train pretrain", "train sft", "rl train", "rl show",
+        "rl audit", "quantize", "serve", "agent", "eval", "studio", "doctor",
     }  # fmt: skip
 
 

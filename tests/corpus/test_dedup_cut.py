@@ -8,11 +8,11 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overland.corpus.clean import before_cuts
 from overland.corpus.compiled import Packed
 from overland.corpus.dedup_cut import cut_spans
 from overland.corpus.dedup_spans import RepeatedSpan, RepeatedSpans
 from overland.corpus.document import Span
+from overland.corpus.trimming import before_cuts
 
 from .conftest import RARE, prose
 

@@ -10,11 +10,25 @@ from hypothesis import strategies as st
 
 from overland.corpus.compiled import Packed
 from overland.corpus.decontaminate import Decontaminator
-from overland.corpus.dedup_exact import RepeatedUnits, repeated_substrings, whole_characters
+from overland.corpus.dedup_exact import ExactSpan, RepeatedSubstrings, RepeatedUnits, whole_characters
 from overland.errors import UsageError
 
 from .conftest import RARE, prose
 from .test_dedup import edited
+
+
+def repeated_substrings(texts: list[str], size: int, fresh: int = 0) -> list[tuple[ExactSpan, ...]]:
+    """All at once after `fresh` that are only compared with, as one by one; both must be the same."""
+    ids = [str(i) for i in range(len(texts))]
+    index = RepeatedSubstrings(size)
+    found = index.add(Packed.of(texts[:fresh]), ids[:fresh], report=False)
+    found += index.add(Packed.of(texts[fresh:]), ids[fresh:])
+    again = RepeatedSubstrings(size)
+    for i, text in enumerate(texts):
+        again.add(Packed.of(["a" * 40 + text]), ["dropped"])
+        again.forget_last()
+        assert again.add(Packed.of([text]), [ids[i]], report=i >= fresh) == [found[i]]
+    return found
 
 
 @given(
@@ -25,7 +39,7 @@ from .test_dedup import edited
 @settings(max_examples=150, deadline=None)
 def test_every_long_substring_is_met_and_every_span_is_one(texts: list[str], size: int, fresh: int) -> None:
     fresh = min(fresh, len(texts))
-    spans = repeated_substrings(Packed.of(texts), [str(i) for i in range(len(texts))], size, fresh)
+    spans = repeated_substrings(texts, size, fresh)
     for i, text in enumerate(texts):
         covered, last = [False] * len(text), 0
         for span in spans[i]:
@@ -48,13 +62,13 @@ def test_every_long_substring_is_met_and_every_span_is_one(texts: list[str], siz
 def test_long_substrings_name_their_source_and_cut_no_character() -> None:
     shared = "日本語のテキスト" * 20
     texts = [f"一{shared}二 {prose(1, 50)}", f"{prose(2, 50)}\n三{shared}四"]
-    (span,) = repeated_substrings(Packed.of(texts), ["a", "b"], 200)[1]
+    (span,) = repeated_substrings(texts, 200)[1]
     raw = texts[1].encode()
     start, end = whole_characters(raw, span.start, span.end)
     assert shared in raw[start:end].decode()
-    assert span.source == "a"
+    assert span.source == "0"
     with pytest.raises(UsageError, match="at least 16"):
-        repeated_substrings(Packed.of(texts), ["a", "b"], 3)
+        RepeatedSubstrings(3)
 
 
 @given(

@@ -1,4 +1,4 @@
-"""`overland corpus build | inspect | remove`."""
+"""`overland corpus build | inspect | remove | classifier`."""
 
 from __future__ import annotations
 
@@ -106,3 +106,30 @@ def remove(
         print_json(done.to_dict())
     else:
         print("\n".join(done.lines()))
+
+
+@verb(
+    app,
+    "classifier",
+    "Train a quality classifier on examples.",
+    "overland corpus classifier --keep good --reject bad --out prose.index",
+)
+def classifier(
+    keep: list[str] = typer.Option(..., "--keep", metavar="DIR", help="Texts as they should be. Repeatable."),
+    reject: list[str] = typer.Option(..., "--reject", metavar="DIR", help="Texts as they should not be. Repeatable."),
+    out: Path = typer.Option(..., "--out", help="The file to write; a recipe names it as corpus.classifier.path."),
+    seed: int = typer.Option(0, "--seed", help="Draws the fifth that is held out, and the order of training."),
+    as_json: bool = JSON,
+) -> None:
+    """Train on four fifths of the examples and measure on the rest. The figures are kept with the classifier."""
+    from dataclasses import asdict
+
+    from overland.corpus.examples import classifier_from
+
+    model = classifier_from(keep, reject, out, seed)
+    assert model.evaluation
+    if as_json:
+        print_json({"path": str(out), **asdict(model.evaluation)})
+    else:
+        print(f"classifier {out}")
+        print("\n".join(model.evaluation.lines()))

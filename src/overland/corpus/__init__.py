@@ -7,8 +7,12 @@ from overland.corpus.remove import Removal, remove
 from overland.corpus.report import CorpusReport
 from overland.corpus.section import (
     AuthorisationSection,
+    ClassifierSection,
     CodeRules,
     CorpusSection,
+    DecontaminationSection,
+    DuplicateIndexSection,
+    LanguageSection,
     ProseRules,
     ScaleSection,
     SourceSection,
@@ -16,9 +20,13 @@ from overland.corpus.section import (
 
 __all__ = [
     "AuthorisationSection",
+    "ClassifierSection",
     "CodeRules",
     "CorpusReport",
     "CorpusSection",
+    "DecontaminationSection",
+    "DuplicateIndexSection",
+    "LanguageSection",
     "ProseRules",
     "Removal",
     "ScaleSection",

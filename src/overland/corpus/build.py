@@ -10,6 +10,7 @@ into another hidden folder, which takes its name when complete.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,9 @@ import numpy as np
 from overland import runs
 from overland.corpus.clean import Duplicates, Heldout, heldout_rule
 from overland.corpus.document import Document
+from overland.corpus.earlier import FOLDER, Earlier, open_earlier, save_index
 from overland.corpus.gather import Admission, open_sources
+from overland.corpus.judging import Means, open_means
 from overland.corpus.parts import read_part, write_part
 from overland.corpus.pieces import (
     FinishPiece,
@@ -55,11 +58,12 @@ def build(
     """
     started = time.monotonic()
     out = Path(out)
-    recipe = recipe_hash(section, tokenizer_extra_text)
+    means, earlier = open_means(section), open_earlier(section)
+    recipe = recipe_hash(section, tokenizer_extra_text, [*means.digests.values(), earlier.sha256 if earlier else ""])
     check_target(out, recipe)
     sources = open_sources(section)
     with work_folder(out, recipe, sources) as work, open_runner(section.scale) as runner:
-        decided = _decide(section, sources, work, runner, progress)
+        decided = _decide(section, sources, means.stored(work / "means"), earlier, work, runner, progress)
         bpe = train_tokenizer(section, decided, _sample(section, decided), tokenizer_extra_text, work, progress)
         with progress("corpus: tokenise", decided.kept, "document") as bar:
             pieces = [
@@ -71,17 +75,30 @@ def build(
             for count, _ in zip(decided.kept_in, runner.map(finish_piece, pieces), strict=True):
                 bar.advance(count)
         with finished_folder(out) as folder:
-            return write_corpus(section, folder, out, pieces, sources, recipe, bpe, started, progress)
+            if section.index.save:
+                shutil.copytree(work / "duplicates", folder / FOLDER)
+            about = {**means.about, **({"index": {"sha256": earlier.sha256}} if earlier else {})}
+            return write_corpus(
+                section, folder, out, pieces, sources, recipe, bpe, started, progress, about, decided.samples
+            )
 
 
 def _decide(
-    section: CorpusSection, sources: list[Source], work: Path, runner: Runner, progress: Callable[..., Any]
+    section: CorpusSection,
+    sources: list[Source],
+    means: Means,
+    earlier: Earlier | None,
+    work: Path,
+    runner: Runner,
+    progress: Callable[..., Any],
 ) -> Decided:
     """Read all pieces and decide over their documents in order; what is decided lies in parts on disk."""
-    pieces = list(read_pieces(section, sources, work, piece_bytes(section, runner.workers)))
+    pieces = list(read_pieces(section, sources, means, work, piece_bytes(section, runner.workers)))
     admission = Admission(section, sources)
     duplicates = Duplicates(section)
-    decided = Decided()
+    if earlier:
+        earlier.fill(section, admission.seen, duplicates)
+    decided = Decided(samples_of_rule=section.rejected_samples)
     # A piece is asked for unless its source is full by then; one that was asked for too early is simply not used.
     results = runner.map(read_piece, (piece for piece in pieces if not admission.full(piece.source)))
     with progress("corpus: read", int(section.max_megabytes * 1e6), "byte") as bar:
@@ -101,6 +118,8 @@ def _decide(
             f"corpus: nothing is left of {decided.documents} documents ({reasons}); loosen the rules or add text"
         )
     decided.heldout = heldout_rule(section, np.array(decided.groups, dtype=np.uint64))
+    if section.index.save:
+        save_index(work / "duplicates", admission.seen, duplicates)
     return decided
 
 

@@ -7,7 +7,9 @@ text, so they go together.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,32 +18,41 @@ from overland.corpus.compiled import Packed, available
 from overland.corpus.dedup import NearDuplicates, RepeatedParagraphs
 from overland.corpus.dedup_cut import cut_spans
 from overland.corpus.dedup_documents import NearDocuments
-from overland.corpus.dedup_spans import RepeatedSpans
-from overland.corpus.document import PASS, TRIM, TRIMMED, Document, Span
+from overland.corpus.dedup_exact import ExactSpan, RepeatedSubstrings, RepeatedUnits, whole_characters
+from overland.corpus.dedup_spans import RepeatedSpan, RepeatedSpans
+from overland.corpus.document import PASS, TRIMMED, Document, Span
 from overland.corpus.gather import draw
-from overland.corpus.quality import check
 from overland.corpus.section import CorpusSection
+from overland.corpus.trimming import trim
 
 _log = logging.getLogger("overland.corpus")
 
 
 class Duplicates:
-    """Feed documents in the order of survival; of two alike, the first stays."""
+    """Feed documents in the order of survival; of two alike, the first stays.
+
+    What a document that is dropped half-way had added is forgotten, so that nothing loses its last copy to it.
+    """
 
     def __init__(self, section: CorpusSection) -> None:
         self.section = section
+        self.compiled = available()
         self.paragraphs = RepeatedParagraphs(section.paragraph_words)
+        self.lines = RepeatedUnits(False, section.line_words) if section.line_words and self.compiled else None
+        self.substrings = (
+            RepeatedSubstrings(section.substring_bytes) if section.substring_bytes and self.compiled else None
+        )
         # One index a domain: a module's docstrings are a prose text of their own beside its source.
         self.near: dict[str, NearDocuments | NearDuplicates] = {}
         self.spans: dict[str, RepeatedSpans] = {}
-        self.compiled = available()
         if not self.compiled:
             _log.warning("no C compiler: near duplicates are found slowly, repeated spans are left; apt install gcc")
 
     def decide(self, document: Document) -> None:
         """Drop a near copy; cut what earlier documents already said, and drop what is then too little."""
         section = self.section
-        twin = self._twin(document)
+        asked: list[_Forgets] = []  # the indexes that know the document so far
+        twin = self._twin(document, asked)
         if twin:
             document.drop(
                 f"near duplicate of {twin[0]} (Jaccard {twin[1]:.2f})",
@@ -51,67 +62,88 @@ class Duplicates:
                 section.near_duplicate,
             )
             return
-        text, removed = self.paragraphs.cut(document.id, document.text, document.domain)
-        if removed:
-            cuts = [Span(start, end, f"repeats {first}") for start, end, first in removed]
-            if not self._trim(document, text, cuts, "repeated paragraphs", "paragraph_words", section.paragraph_words):
-                return
-        if self.compiled and section.span_words:
-            # A text that will be dropped for what is cut from it must not be the source of later cuts.
-            least = section.prose.min_words if document.domain == "prose" else 0
-            (found,) = self._spans_of(document.domain).add(Packed.of([document.text]), [document.id], min_left=least)
-            if found.dropped:
-                document.drop(f"repeated spans: under {least} words are left", "repeated spans", "min_words", 0, least)
-                return
-            text, parts = cut_spans(document.text, found.spans, document.domain)
-            if parts:
-                cuts = [
-                    Span(
-                        before_cuts(document.spans_removed, p.start),
-                        before_cuts(document.spans_removed, p.end - 1) + 1,
-                        f"repeats {p.span.source} from byte {p.span.source_start}",
-                    )
-                    for p in parts
-                ]
-                if not self._trim(document, text, cuts, "repeated spans", "span_words", section.span_words):
-                    return
-        if document.decision != TRIMMED:
+        stages = (self._cut_paragraphs, self._cut_lines, self._cut_substrings, self._cut_spans)
+        if not all(stage(document, asked) for stage in stages):
+            for index in asked:
+                index.forget_last()
+        elif document.decision != TRIMMED:
             document.note("duplicates", PASS, "near_duplicate", "", section.near_duplicate)
+
+    def _twin(self, document: Document, asked: list[_Forgets]) -> tuple[str, float] | None:
+        threshold = self.section.near_duplicate
+        if document.domain not in self.near:
+            self.near[document.domain] = NearDocuments(threshold) if self.compiled else NearDuplicates(threshold)
+        near = self.near[document.domain]
+        before = len(near)
+        if isinstance(near, NearDuplicates):
+            found = near.copy_of(document.id, document.text)
+        else:
+            (copy,) = near.add(Packed.of([document.text]), [document.id])
+            found = (copy.id, copy.similarity) if copy else None
+        if len(near) > before:
+            asked.append(near)
+        return found
+
+    def _cut_paragraphs(self, document: Document, asked: list[_Forgets]) -> bool:
+        text, removed = self.paragraphs.cut(document.id, document.text, document.domain)
+        asked.append(self.paragraphs)
+        cuts = [Span(start, end, f"repeats {first}") for start, end, first in removed]
+        return not cuts or self._trim(document, text, cuts, "repeated paragraphs", "paragraph_words")
+
+    def _cut_lines(self, document: Document, asked: list[_Forgets]) -> bool:
+        if self.lines is None:
+            return True
+        (found,) = self.lines.add(Packed.of([document.text]), [document.id])
+        asked.append(self.lines)
+        return self._cut_exact(document, found, "repeated lines", "line_words")
+
+    def _cut_substrings(self, document: Document, asked: list[_Forgets]) -> bool:
+        if self.substrings is None:
+            return True
+        (found,) = self.substrings.add(Packed.of([document.text]), [document.id])
+        asked.append(self.substrings)
+        return self._cut_exact(document, found, "repeated substrings", "substring_bytes")
+
+    def _cut_exact(self, document: Document, found: Sequence[ExactSpan], stage: str, rule: str) -> bool:
+        raw = document.text.encode("utf-8", "surrogatepass") if found else b""
+        spans = []
+        for span in found:
+            start, end = whole_characters(raw, span.start, span.end)
+            spans.append(RepeatedSpan(start, end, span.source, span.source_start, span.source_end, 0, 1.0))
+        return self._cut(document, spans, stage, rule, exactly=True)
+
+    def _cut_spans(self, document: Document, asked: list[_Forgets]) -> bool:
+        section = self.section
+        if not self.compiled or not section.span_words:
+            return True
+        # A text that will be dropped for what is cut from it must not be the source of later cuts.
+        least = section.prose.min_words if document.domain == "prose" else 0
+        index = self._spans_of(document.domain)
+        (found,) = index.add(Packed.of([document.text]), [document.id], min_left=least)
+        if found.dropped:
+            document.drop(f"repeated spans: under {least} words are left", "repeated spans", "min_words", 0, least)
+            return False
+        asked.append(index)
+        return self._cut(document, found.spans, "repeated spans", "span_words")
 
     def _spans_of(self, domain: str) -> RepeatedSpans:
         if domain not in self.spans:
             self.spans[domain] = RepeatedSpans(max(10, self.section.span_words), self.section.span_identity)
         return self.spans[domain]
 
-    def _twin(self, document: Document) -> tuple[str, float] | None:
-        threshold = self.section.near_duplicate
-        if document.domain not in self.near:
-            self.near[document.domain] = NearDocuments(threshold) if self.compiled else NearDuplicates(threshold)
-        near = self.near[document.domain]
-        if isinstance(near, NearDuplicates):
-            return near.copy_of(document.id, document.text)
-        (copy,) = near.add(Packed.of([document.text]), [document.id])
-        return (copy.id, copy.similarity) if copy else None
+    def _cut(
+        self, document: Document, spans: Sequence[RepeatedSpan], stage: str, rule: str, *, exactly: bool = False
+    ) -> bool:
+        text, parts = cut_spans(document.text, spans, document.domain, exactly=exactly)
+        cuts = [Span(p.start, p.end, f"repeats {p.span.source} from byte {p.span.source_start}") for p in parts]
+        return not cuts or self._trim(document, text, cuts, stage, rule)
 
-    def _trim(self, document: Document, text: str, cuts: list[Span], stage: str, rule: str, limit: float) -> bool:
-        """Cut, and say so; False where the document is dropped because too little would be left of it."""
-        section = self.section
-        broken = check(text, document.domain, section.prose, section.code)
-        if broken:
-            document.drop(f"{stage}: too little is left ({document.domain}.{broken})", stage, broken)
-            return False
-        document.spans_removed = [*document.spans_removed, *cuts]
-        document.decision, document.reason = TRIMMED, stage
-        document.change(stage, TRIM, text, rule, sum(cut.end - cut.start for cut in cuts), limit)
-        return True
+    def _trim(self, document: Document, text: str, cuts: list[Span], stage: str, rule: str) -> bool:
+        return trim(self.section, document, text, cuts, stage, rule, getattr(self.section, rule))
 
 
-def before_cuts(cuts: list[Span], place: int) -> int:
-    """Where a character of a text stood before `cuts` (in order, of the text as it was) were made."""
-    for cut in cuts:
-        if cut.start <= place:
-            place += cut.end - cut.start
-    return place
+class _Forgets(Protocol):
+    def forget_last(self) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,14 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from overland.corpus.dedup_index import read_index, write_index
+
+PARAGRAPHS = "repeated paragraphs"
 BANDS, ROWS, NGRAM = 32, 5, 5
 _WORD = re.compile(r"\w+|[^\w\s]")
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -101,6 +105,15 @@ class NearDuplicates:
         self._kept.append(_Kept(key, shingles))
         return None
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def forget_last(self) -> None:
+        """Forget the text that was kept last: it was dropped for another reason, and nothing may be a copy of it."""
+        last = self._kept.pop()
+        for band, row in zip(self._bands, self.signature(last.shingles), strict=True):
+            band[row.tobytes()].pop()
+
 
 def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
     """(start, end) of each run of lines that are not blank, the last newline included."""
@@ -122,6 +135,7 @@ class RepeatedParagraphs:
     def __init__(self, min_words: int) -> None:
         self.min_words = min_words
         self._seen: dict[bytes, tuple[str, int]] = {}
+        self._fresh: list[bytes] = []
 
     def cut(self, key: str, text: str, domain: str) -> tuple[str, list[tuple[int, int, str]]]:
         """The text without its repeated paragraphs, and (start, end, key of the first holder) of each cut.
@@ -131,19 +145,53 @@ class RepeatedParagraphs:
         pieces: list[str] = []
         cuts: list[tuple[int, int, str]] = []
         at = 0
+        self._fresh.clear()
         for start, end in _paragraphs(text):
             paragraph = text[start:end]
             words = paragraph.split()
             if len(words) < self.min_words or (domain == "code" and not _only_comments(paragraph)):
                 continue
             digest = hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            first = self._seen.setdefault(digest + domain.encode(), (key, start))
+            digest += domain.encode()
+            first = self._seen.setdefault(digest, (key, start))
             if first == (key, start):
+                self._fresh.append(digest)
                 continue
             pieces.append(text[at:start])
             at = end
             cuts.append((start, end, first[0]))
         return ("".join(pieces) + text[at:] if cuts else text), cuts
+
+    def forget_last(self) -> None:
+        """Forget what the last `cut` remembered: its text was dropped, and nothing may be a repeat of it."""
+        for digest in self._fresh:
+            del self._seen[digest]
+        self._fresh.clear()
+
+    def save(self, path: Path) -> None:
+        """Write what is remembered to one file, atomically and with checksums."""
+        rows = sorted(self._seen.items())
+        ids = {
+            name: at
+            for at, name in enumerate(sorted({key for _, (key, _) in rows} | {d[16:].decode() for d, _ in rows}))
+        }
+        arrays = {
+            "digest": np.frombuffer(b"".join(digest[:16] for digest, _ in rows), dtype="u1").reshape(-1, 16),
+            "domain": np.array([ids[digest[16:].decode()] for digest, _ in rows], dtype="<u4"),
+            "text": np.array([ids[key] for _, (key, _) in rows], dtype="<u4"),
+            "start": np.array([start for _, (_, start) in rows], dtype="<i8"),
+        }
+        write_index(path, PARAGRAPHS, {"digest": "blake2b-128"}, list(ids), arrays)
+
+    @classmethod
+    def load(cls, path: Path, min_words: int) -> RepeatedParagraphs:
+        """Go on from a saved index. Raises BrokenFileError naming a damaged file."""
+        index = cls(min_words)
+        ids, arrays = read_index(path, PARAGRAPHS, {"digest": "blake2b-128"})
+        columns = (arrays[name].tolist() for name in ("domain", "text", "start"))
+        for digest, domain, text, start in zip(arrays["digest"], *columns, strict=True):
+            index._seen[digest.tobytes() + ids[domain].encode()] = (ids[text], start)
+        return index
 
 
 def _only_comments(paragraph: str) -> bool:

@@ -25,14 +25,22 @@ class Cut:
     span: RepeatedSpan
 
 
-def cut_spans(text: str, spans: Sequence[RepeatedSpan], domain: str) -> tuple[str, list[Cut]]:
-    """The text without its repeated spans, and what was cut, in characters of the text that came in."""
+def cut_spans(text: str, spans: Sequence[RepeatedSpan], domain: str, *, exactly: bool = False) -> tuple[str, list[Cut]]:
+    """The text without its repeated spans, and what was cut, in characters of the text that came in.
+
+    `exactly` leaves the marks that end a span in prose where they are.
+    """
+    if not spans:
+        return text, []
     raw = text.encode("utf-8", "surrogatepass")
     pieces: list[bytes] = []
     cuts: list[Cut] = []
     at = char = 0
     for span in spans:
-        places = _comment_lines(raw, span) if domain == "code" else [_with_end(raw, span)]
+        if domain == "code":
+            places = _comment_lines(raw, span)
+        else:
+            places = [(span.start, span.end) if exactly else _with_end(raw, span)]
         for start, end in places:
             if start < at or start == end:
                 continue

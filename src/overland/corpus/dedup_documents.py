@@ -75,6 +75,14 @@ class NearDocuments:
             out[i] = Copy(self.ids[copy_of[i]], float(similarity[i]))
         return out
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def forget_last(self) -> None:
+        """Forget the text that was kept last: it was dropped for another reason, and nothing may be a copy of it."""
+        self._c.near_forget_last(self._state)
+        self.ids.pop()
+
     @property
     def n_bytes(self) -> int:
         return int(self._c.near_bytes(self._state))

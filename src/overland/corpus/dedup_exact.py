@@ -5,14 +5,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overland.corpus.compiled import Packed, library, pointer
+from overland.corpus.dedup_index import read_index, write_index
 from overland.errors import OverlandError, UsageError
 
+UNITS = "repeated units"
 _COPY = np.dtype(
     [
         *(("text", "<i8"), ("start", "<u4"), ("end", "<u4"), ("source", "<i8")),
@@ -45,7 +48,7 @@ class RepeatedUnits:
         self.ids: list[str] = []
         self._c = library()
         self._c.units_new.restype = ctypes.c_void_p
-        self._c.units_add.restype = ctypes.c_int64
+        self._c.units_add.restype = self._c.units_export.restype = ctypes.c_int64
         self._state = ctypes.c_void_p(self._c.units_new())
 
     def __del__(self) -> None:
@@ -70,31 +73,79 @@ class RepeatedUnits:
             self._c.units_found(self._state, pointer(found))
         return _grouped(found, len(texts), self.ids, first)
 
+    def forget_last(self) -> None:
+        """Forget what the last `add` remembered: its texts were dropped, and nothing may be a repeat of theirs."""
+        self._c.units_forget_last(self._state)
 
-def repeated_substrings(
-    texts: Packed, ids: Sequence[str], size: int = 400, fresh: int = 0
-) -> list[tuple[ExactSpan, ...]]:
-    """Substrings of at least `size` bytes of texts[fresh:] that stand earlier in `texts`, none overlapping.
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"paragraphs": self.paragraphs}
 
-    The texts before `fresh` are only compared with (an earlier build's, or an evaluation set). Spans are bytes: their
-    ends may lie inside a character, and `whole_characters` brings them to its bounds.
+    def save(self, path: str | Path) -> None:
+        """Write what is remembered to one file, atomically and with checksums."""
+        count = self._c.units_export(self._state, None, None, None, None)
+        arrays = {"key": np.empty(count, "<u8"), **{name: np.empty(count, "<u4") for name in ("text", "start", "end")}}
+        self._c.units_export(self._state, *map(pointer, arrays.values()))
+        order = np.argsort(arrays["key"], kind="stable")  # a table's order depends on how it grew
+        write_index(path, UNITS, self._settings, self.ids, {name: array[order] for name, array in arrays.items()})
+
+    @classmethod
+    def load(cls, path: str | Path, paragraphs: bool = True, min_words: int = 20) -> RepeatedUnits:
+        """Go on from a saved index. Raises UsageError where it holds the other kind of unit."""
+        index = cls(paragraphs, min_words)
+        index.ids, arrays = read_index(path, UNITS, index._settings)
+        parts = [np.ascontiguousarray(arrays[name]) for name in ("key", "text", "start", "end")]
+        if index._c.units_import(index._state, ctypes.c_int64(len(arrays["key"])), *map(pointer, parts)):
+            raise OverlandError(f"{path}: does not fit in memory")
+        return index
+
+
+class RepeatedSubstrings:
+    """Substrings of at least `size` bytes that stand in an earlier text, or earlier in the same; none overlapping.
+
+    Spans are bytes: their ends may lie inside a character, and `whole_characters` brings them to its bounds. Memory:
+    the texts themselves and a quarter more (`n_bytes`), which is why this index is not one to be saved.
     """
-    if size < 16 or len(ids) != len(texts):
-        raise UsageError(
-            f"repeated substrings: size={size} must be at least 16, and {len(texts)} texts need as many ids"
-        )
-    address = ctypes.c_void_p()
-    run = library().overland_substrings
-    run.restype = ctypes.c_int64
-    numbers = [ctypes.c_int64(value) for value in (len(texts), fresh, size)]
-    count = run(pointer(texts.data), pointer(texts.offsets), *numbers, ctypes.byref(address))
-    if count < 0:
-        raise OverlandError("repeated substrings: out of memory; build by parts")
-    found = (
-        np.frombuffer(ctypes.string_at(address, count * _COPY.itemsize), dtype=_COPY) if count else np.empty(0, _COPY)
-    )
-    library().overland_release(address)
-    return _grouped(found, len(texts), ids, 0)
+
+    def __init__(self, size: int = 400) -> None:
+        if size < 16:
+            raise UsageError(f"repeated substrings: size={size} must be at least 16")
+        self.size = size
+        self.ids: list[str] = []
+        self._c = library()
+        self._c.substrings_new.restype = ctypes.c_void_p
+        self._c.substrings_add.restype = self._c.substrings_bytes.restype = ctypes.c_int64
+        self._state = ctypes.c_void_p(self._c.substrings_new())
+        if not self._state:
+            raise OverlandError("repeated substrings: no memory")
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", None):
+            self._c.substrings_free(self._state)
+
+    def add(self, texts: Packed, ids: Sequence[str], *, report: bool = True) -> list[tuple[ExactSpan, ...]]:
+        """What each text repeats; all are remembered. Without `report` they are only compared with later."""
+        if len(ids) != len(texts):
+            raise UsageError(f"repeated substrings: {len(texts)} texts but {len(ids)} ids")
+        numbers = ctypes.c_int64(len(texts)), ctypes.c_int64(self.size), ctypes.c_int(report)
+        count = self._c.substrings_add(self._state, pointer(texts.data), pointer(texts.offsets), *numbers)
+        if count < 0:
+            raise OverlandError("repeated substrings: out of memory; build by parts")
+        first = len(self.ids)
+        self.ids += ids
+        found = np.empty(count, dtype=_COPY)
+        if count:
+            self._c.substrings_found(self._state, pointer(found))
+        return _grouped(found, len(texts), self.ids, first)
+
+    def forget_last(self) -> None:
+        """Forget the text that came last: it was dropped, and nothing may be a repeat of it."""
+        self._c.substrings_forget_last(self._state)
+        self.ids.pop()
+
+    @property
+    def n_bytes(self) -> int:
+        return int(self._c.substrings_bytes(self._state))
 
 
 def whole_characters(raw: bytes, start: int, end: int) -> tuple[int, int]:

@@ -99,6 +99,10 @@ class RepeatedSpans:
         by_text = self._group(spans, ids)
         return [SpanDecision(tuple(by_text[i]), bool(number[i] < 0)) for i in range(len(texts))]
 
+    def forget_last(self) -> None:
+        """Make the text that was remembered last the source of nothing: it was dropped for another reason."""
+        self._c.spans_forget_last(self._state)
+
     def find(self, texts: Packed, *, min_words: int | Sequence[int] | None = None) -> list[tuple[RepeatedSpan, ...]]:
         """What texts repeat of the remembered ones, remembering nothing and leaving their own repeats aside.
 

@@ -65,6 +65,10 @@ class Document:
     sealed: bytes = b""
     """What its placeholders stand for, under a key that is nowhere kept; empty without one."""
     _id: str = ""
+    language_stated: bool = False
+    """Whether its source or its record says the language; what was guessed may be found out better."""
+    sample: str = ""
+    """How a rejected text began, where the recipe asks for samples."""
 
     @property
     def id(self) -> str:

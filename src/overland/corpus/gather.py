@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from overland.corpus.compiled import Packed
 from overland.corpus.document import PASS, Document
-from overland.corpus.quality import Rules, judge, limits_of
+from overland.corpus.judging import Means, judge_documents, open_means
 from overland.corpus.reading import read_documents
 from overland.corpus.section import CorpusSection
 from overland.corpus.sources import CODE, FileEntry, Source, declared_source, stdlib_source, suffix_of, text_sources
@@ -65,25 +64,6 @@ def read_entry(
         yield document
 
 
-def hold_to_rules(section: CorpusSection, documents: list[Document]) -> None:
-    """Hold the texts of the documents that are still kept against the rules of their domains."""
-    kept = [document for document in documents if document.kept]
-    if not kept:
-        return
-    texts = Packed.of([document.text for document in kept])
-    profiles = {name: limits_of(rules) for name, rules in _profiles(section).items()}
-    domains, languages = [document.domain for document in kept], [document.language for document in kept]
-    for document, broken in zip(kept, judge(texts, domains, profiles, languages), strict=True):
-        if broken:
-            document.drop(f"quality: {broken.rule}", "quality", broken.rule, broken.value, broken.limit)
-        else:
-            document.note("quality", PASS, document.domain)
-
-
-def _profiles(section: CorpusSection) -> dict[str, Rules]:
-    return {"prose": section.prose, "code": section.code, "math": section.math}
-
-
 def _gate(section: CorpusSection, words: list[Authorisation], source: Source, document: Document) -> None:
     verdict = decide(
         document.licence or None, section.licences, words, source=source.name, uses=frozenset(section.uses)
@@ -105,7 +85,8 @@ class Admission:
     section: CorpusSection
     sources: list[Source]
     used: int = 0
-    _seen: dict[bytes, str] = field(default_factory=dict)
+    seen: dict[bytes, str] = field(default_factory=dict)
+    """SHA-256 (its first half) of every text that came in, and its document."""
     _names: set[bytes] = field(default_factory=set)
     _full: set[str] = field(default_factory=set)
     _reasons: dict[str, Counter[str]] = field(default_factory=dict)
@@ -152,8 +133,8 @@ class Admission:
         self._names.add(name)
         text = document.text.encode("utf-8", "surrogatepass")
         key = hashlib.sha256(text).digest()[:16]
-        first = self._seen.setdefault(key, document.id)
-        if first != document.id:
+        first = self.seen.get(key)
+        if first is not None:
             document.drop(f"exact duplicate of {first}", "exact duplicate", "exact", first)
             return 0
         limit = self.limit(source)
@@ -167,6 +148,7 @@ class Admission:
             if self.used >= 0.9 * limit:
                 self._full.add(source.name)
             return 0
+        self.seen[key] = document.id
         self.used += size
         return size
 
@@ -197,7 +179,7 @@ class Admission:
 
 def select_documents(section: CorpusSection, sources: list[Source], bar: Any) -> list[Document]:
     """Everything that comes in, read here and held in memory: to look before anything is written."""
-    words = authorisations_of(section)
+    words, means = authorisations_of(section), open_means(section)
     admission = Admission(section, sources)
     documents: list[Document] = []
     for source in sources:
@@ -206,7 +188,7 @@ def select_documents(section: CorpusSection, sources: list[Source], bar: Any) ->
                 documents.append(admission.unread(source, entry))
                 continue
             read = list(read_entry(section, words, source, entry))
-            hold_to_rules(section, read)
+            judge_documents(section, read, Means(classifier=means.classifier))
             for document in read:
                 bar.advance(admission.admit(source, document))
             documents += read

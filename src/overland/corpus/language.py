@@ -28,6 +28,11 @@ def identify(texts: Sequence[str], threshold: float = 0.65) -> list[tuple[str, f
     return out
 
 
+def require() -> None:
+    """Raise UsageError where the library is not installed."""
+    _detector()
+
+
 @lru_cache
 def _detector() -> Any:
     try:

@@ -59,6 +59,7 @@ def _part_schema() -> Any:
             ("events", pa.list_(event)),
             ("entry", pa.int32()),
             ("sealed", pa.binary()),
+            ("sample", pa.string()),
             ("text", pa.large_string()),
         ]
     )
@@ -95,6 +96,7 @@ def write_part(path: Path, documents: list[Document], entries: list[int] | None 
         pa.array([[vars(event) for event in d.events] for d in documents], schema.field("events").type),
         pa.array(entries if entries is not None else [0] * len(documents), pa.int32()),
         pa.array([d.sealed for d in documents], pa.binary()),
+        pa.array([d.sample for d in documents], pa.string()),
         pa.array([d.text for d in documents], pa.large_string()),
     ]
     table = pa.table([*table.columns, *more], schema=schema)
@@ -147,4 +149,5 @@ def _document(row: dict[str, Any]) -> Document:
         row["sha256_out"],
         row["sealed"],
         row["id"],
+        sample=row["sample"],
     )

@@ -21,7 +21,8 @@ from overland.corpus.clean import Heldout
 from overland.corpus.compiled import Packed
 from overland.corpus.document import REPLACE, Document, text_hash
 from overland.corpus.encode import Encoder
-from overland.corpus.gather import authorisations_of, drawn_order, hold_to_rules, read_entry
+from overland.corpus.gather import authorisations_of, drawn_order, read_entry
+from overland.corpus.judging import Means, judge_documents
 from overland.corpus.parts import read_part, write_part
 from overland.corpus.personal_names import names_in
 from overland.corpus.personal_vault import open_vault
@@ -40,6 +41,7 @@ class ReadPiece:
     section: CorpusSection
     source: Source
     entries: tuple[FileEntry, ...]
+    means: Means
     path: Path
 
 
@@ -60,7 +62,9 @@ def piece_bytes(section: CorpusSection, workers: int) -> int:
     return int(min(32e6, max(1e6, section.scale.memory_megabytes * 1e6 / (_MEMORY_PER_BYTE * (workers + 1)))))
 
 
-def read_pieces(section: CorpusSection, sources: list[Source], work: Path, n_bytes: int) -> Iterator[ReadPiece]:
+def read_pieces(
+    section: CorpusSection, sources: list[Source], means: Means, work: Path, n_bytes: int
+) -> Iterator[ReadPiece]:
     """All pieces in the drawn order; a file is never split, but a Parquet file is cut between row groups."""
     number = 0
     for source in sources:
@@ -68,19 +72,21 @@ def read_pieces(section: CorpusSection, sources: list[Source], work: Path, n_byt
         size = 0
         for entry in drawn_order(section, source):
             if batch and (size + entry.size > n_bytes or len(batch) >= 4096):
-                yield _read_piece(number, section, source, batch, work)
+                yield _read_piece(number, section, source, batch, means, work)
                 number, batch, size = number + 1, [], 0
             batch.append(entry)
             size += entry.size
         if batch:
-            yield _read_piece(number, section, source, batch, work)
+            yield _read_piece(number, section, source, batch, means, work)
             number += 1
 
 
-def _read_piece(number: int, section: CorpusSection, source: Source, batch: list[FileEntry], work: Path) -> ReadPiece:
+def _read_piece(
+    number: int, section: CorpusSection, source: Source, batch: list[FileEntry], means: Means, work: Path
+) -> ReadPiece:
     # The name says what the piece holds, so that another memory setting does not take it for its own.
     name = text_hash("\0".join(f"{source.name}\0{entry.path}\0{entry.size}\0{entry.groups}" for entry in batch))[:16]
-    return ReadPiece(number, section, source, tuple(batch), work / "read" / f"{name}.arrow")
+    return ReadPiece(number, section, source, tuple(batch), means, work / "read" / f"{name}.arrow")
 
 
 def read_piece(piece: ReadPiece) -> int:
@@ -93,7 +99,7 @@ def read_piece(piece: ReadPiece) -> int:
             for document in read_entry(piece.section, words, piece.source, entry):
                 documents.append(document)
                 entries.append(at)
-        hold_to_rules(piece.section, documents)
+        judge_documents(piece.section, documents, piece.means)
         write_part(piece.path, documents, entries)
     return piece.number
 

@@ -17,11 +17,14 @@ from overland.corpus.sources import Source
 from overland.errors import OverlandError, UsageError
 
 
-def recipe_hash(section: CorpusSection, extra: Sequence[str]) -> str:
-    """What makes two builds the same: the recipe, and the conversations that shaped the tokenizer."""
+def recipe_hash(section: CorpusSection, extra: Sequence[str], digests: Sequence[str] = ()) -> str:
+    """What makes two builds the same: the recipe, the conversations that shaped the tokenizer, and the digests of other
+    files that decide over documents."""
     digest = hashlib.sha256(section.model_dump_json(exclude={"scale"}).encode())
     if section.licences.endswith(".toml"):  # a policy is part of the recipe
         digest.update(Path(section.licences).read_bytes())
+    for part in digests:
+        digest.update(part.encode())
     for text in extra:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,11 @@ import numpy as np
 
 from overland import runs
 from overland.chat import SPECIAL_TOKENS, build_tokenizer
+from overland.corpus import pii
 from overland.corpus.bpe import train_bpe
 from overland.corpus.clean import Heldout, group_draw
 from overland.corpus.croissant import CROISSANT, describe
-from overland.corpus.document import DROPPED, KEPT, TRIMMED, Document
+from overland.corpus.document import DROPPED, KEPT, TRIM, TRIMMED, Document
 from overland.corpus.gather import authorisations_of, draw
 from overland.corpus.parts import decisions_schema, decisions_table, documents_schema, documents_table, read_part
 from overland.corpus.personal_vault import VAULT, vault_schema
@@ -28,6 +30,7 @@ from overland.corpus.sources import Source
 from overland.licences import BillLine, bill_of_materials, profile
 
 FORMAT_VERSION = "overland corpus 2"
+REJECTED = "rejected.jsonl"
 ROWS = 16_384  # of a Parquet row group, whatever the parts were
 
 
@@ -44,6 +47,9 @@ class Decided:
     documents: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     heldout: Heldout = field(default_factory=lambda: Heldout(0, 0))
+    samples_of_rule: int = 0
+    samples: dict[str, list[Document]] = field(default_factory=dict)
+    """The first documents that each rule rejected, by its reason."""
 
     @property
     def kept(self) -> int:
@@ -57,6 +63,8 @@ class Decided:
                 self.orders.append(order_draw(seed, document))
                 self.groups.append(group_draw(seed, document))
                 self.sizes.append(len(document.text))
+            elif document.sample and len(self.samples.setdefault(document.reason, [])) < self.samples_of_rule:
+                self.samples[document.reason].append(document)
         self.paths.append(path)
         self.kept_in.append(self.kept - before)
         self.documents += len(documents)
@@ -96,8 +104,14 @@ def write_corpus(
     bpe: Path,
     started: float,
     progress: Callable[..., Any],
+    about: dict[str, Any],
+    samples: dict[str, list[Document]],
 ) -> CorpusReport:
-    """Write every file of the corpus into `folder`, which will be renamed to `out`."""
+    """Write every file of the corpus into `folder`, which will be renamed to `out`.
+
+    `about`: what else than the recipe decided (evaluation sets, a classifier, an earlier index), for the lineage;
+    `samples`: documents that rules rejected.
+    """
     from tokenizers import Tokenizer
 
     tokenizer = build_tokenizer(Tokenizer.from_file(str(bpe)))
@@ -122,7 +136,9 @@ def write_corpus(
     bill = bill_of_materials(tally.lines, rule)
     report = _report(out, tally, splits, tokenizer.vocab_size, bill, sources, time.monotonic() - started)
     runs.atomic_write(folder / "ATTRIBUTION.md", attribution_page(bill))
-    lineage = _lineage(section, recipe, bill, report)
+    lineage = {**_lineage(section, recipe, bill, report), **about}
+    if section.rejected_samples:
+        runs.atomic_write(folder / REJECTED, "".join(_sample_lines(section, samples)))
     runs.write_json(folder / CROISSANT, describe(folder, lineage))
     runs.write_json(folder / "lineage.json", {**lineage, "files": file_hashes(folder)})
     return report
@@ -149,6 +165,8 @@ class _Tally:
     lines: list[BillLine] = field(default_factory=list)
     decisions: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    stages: dict[str, Counter[str]] = field(default_factory=dict)
+    cut: Counter[str] = field(default_factory=Counter)
     replaced: Counter[str] = field(default_factory=Counter)
     domains: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -157,6 +175,10 @@ class _Tally:
             start = 0
             for document in documents:
                 self.decisions[document.decision] += 1
+                for event in document.events:
+                    self.stages.setdefault(event.stage, Counter())[event.outcome] += 1
+                    if event.outcome == TRIM:
+                        self.cut[event.stage] += int(event.value)
                 if document.kept:
                     tokens = document.tokens - 1
                     self.kept.append(
@@ -248,6 +270,20 @@ class TableWriter:
         self.file.close()
 
 
+def _sample_lines(section: CorpusSection, samples: dict[str, list[Document]]) -> Iterator[str]:
+    """One JSON line a rejected document, without personal data."""
+    for _, documents in sorted(samples.items()):
+        shown = [document.sample for document in documents]
+        if section.deidentify:
+            domains, languages = [d.domain for d in documents], [d.language for d in documents]
+            shown = [done.text for done in pii.replace_all(shown, domains, languages)]
+        for document, text in zip(documents, shown, strict=True):
+            row, event = document.row(), document.events[-1]
+            said = {name: row[name] for name in ("reason", "id", "source", "path")}
+            said |= {"value": event.value, "threshold": event.threshold, "text": text}
+            yield json.dumps(said, ensure_ascii=False) + "\n"
+
+
 def reasons_of(documents: list[Document]) -> Counter[str]:
     """Reasons without the names in them, so that they can be counted."""
     out: Counter[str] = Counter()
@@ -288,6 +324,8 @@ def _report(
         seconds=seconds,
         documents={name: tally.decisions[name] for name in (KEPT, TRIMMED, DROPPED)},
         reasons=dict(tally.reasons.most_common()),
+        stages={name: dict(sorted(counts.items())) for name, counts in sorted(tally.stages.items())},
+        characters_cut=dict(sorted(tally.cut.items())),
         domains=dict(sorted(tally.domains.items())),
         train_tokens=splits["train"]["tokens"],
         heldout_tokens=splits["heldout"]["tokens"],
@@ -340,5 +378,6 @@ def file_hashes(folder: Path) -> dict[str, str]:
         "ATTRIBUTION.md",
         CROISSANT,
         VAULT,
+        REJECTED,
     )
     return {name: runs.sha256_file(folder / name) for name in names if (folder / name).exists()}

@@ -7,7 +7,8 @@ out: with as many hidden units as classes it gives the same family of decisions 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,28 @@ class Evaluation:
     recall: dict[str, float]
     confusion: list[list[int]]
 
+    @classmethod
+    def of(cls, labels: Sequence[str], confusion: NDArray[np.int64], auc: float) -> Evaluation:
+        """All figures from the table of confusion and the area under the curve."""
+        right = confusion.diagonal()
+        precision = right / np.maximum(confusion.sum(axis=0), 1)
+        recall = right / np.maximum(confusion.sum(axis=1), 1)
+        return cls(
+            texts=int(confusion.sum()),
+            accuracy=float(right.sum() / max(1, confusion.sum())),
+            auc=auc,
+            precision=dict(zip(labels, precision.tolist(), strict=True)),
+            recall=dict(zip(labels, recall.tolist(), strict=True)),
+            confusion=confusion.tolist(),
+        )
+
+    def lines(self) -> list[str]:
+        """The same for a person."""
+        out = [f"held out   {self.texts} texts: {self.accuracy:.1%} told right, area under the curve {self.auc:.3f}"]
+        for label, precision in self.precision.items():
+            out.append(f"{label:<10} precision {precision:.3f}, recall {self.recall[label]:.3f}")
+        return out
+
 
 class QualityClassifier:
     """Scores texts under `labels`. `weights` [buckets, labels]."""
@@ -43,6 +66,8 @@ class QualityClassifier:
             raise UsageError(f"classifier: labels {list(labels)} must be two or more, none twice")
         self.labels, self.buckets = list(labels), buckets
         self.weights = np.zeros((buckets, len(labels)), dtype=np.float32)
+        self.evaluation: Evaluation | None = None
+        """Its figures on texts that it was not trained on; kept with it."""
 
     def features(self, raw: bytes) -> NDArray[np.int64]:
         """Buckets of a text's words and word pairs."""
@@ -80,22 +105,15 @@ class QualityClassifier:
         true = np.array([self.labels.index(label) for label in labels])
         confusion = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
         np.add.at(confusion, (true, told), 1)
-        right = confusion.diagonal()
-        precision = right / np.maximum(confusion.sum(axis=0), 1)
-        recall = right / np.maximum(confusion.sum(axis=1), 1)
-        return Evaluation(
-            texts=len(labels),
-            accuracy=float(right.sum() / max(1, len(labels))),
-            auc=area_under_curve(scores[:, 0], true == 0),
-            precision=dict(zip(self.labels, precision.tolist(), strict=True)),
-            recall=dict(zip(self.labels, recall.tolist(), strict=True)),
-            confusion=confusion.tolist(),
-        )
+        return Evaluation.of(self.labels, confusion, area_under_curve(scores[:, 0], true == 0))
 
     def save(self, path: str | Path) -> None:
         """One checksummed file, written atomically; only the buckets that training touched."""
         used = np.flatnonzero(self.weights.any(axis=1))
         arrays: dict[str, NDArray[Any]] = {"buckets": used, "weights": self.weights[used]}
+        if self.evaluation:
+            arrays["confusion"] = np.array(self.evaluation.confusion, dtype="<i8")
+            arrays["auc"] = np.array([self.evaluation.auc])
         write_index(path, KIND, {"format": 1}, [str(self.buckets), *self.labels], arrays)
 
     @classmethod
@@ -104,7 +122,40 @@ class QualityClassifier:
         (buckets, *labels), arrays = read_index(path, KIND, {"format": 1})
         model = cls(labels, int(buckets))
         model.weights[arrays["buckets"]] = arrays["weights"]
+        if "confusion" in arrays:
+            model.evaluation = Evaluation.of(labels, arrays["confusion"], float(arrays["auc"][0]))
         return model
+
+
+def train_classifier(
+    examples: Mapping[str, Sequence[str]], held_out: float = 0.2, epochs: int = 5, seed: int = 0
+) -> QualityClassifier:
+    """A classifier trained on texts by label, with its evaluation on the share of them that is `held_out`.
+
+    Equal texts count once and stay on one side. Raises UsageError where a label has too few texts, or two share one.
+    """
+    labels = list(examples)
+    where: dict[str, str] = {}
+    for label, texts in examples.items():
+        for text in texts:
+            if where.setdefault(text, label) != label:
+                raise UsageError(f"classifier: a text is an example of both {where[text]} and {label}: {text[:60]!r}")
+    digests = {text: hashlib.sha256(f"{seed}\0{text}".encode("utf-8", "surrogatepass")).digest() for text in where}
+    drawn = sorted(where, key=lambda text: digests[text])
+    parts: tuple[list[str], list[str]] = ([], [])
+    for label in labels:
+        own = [text for text in drawn if where[text] == label]
+        cut = max(1, round(held_out * len(own)))
+        if len(own) - cut < 5:
+            raise UsageError(
+                f"classifier: label {label} has {len(own)} different texts; give at least 10, better hundreds"
+            )
+        parts[1].extend(own[:cut])
+        parts[0].extend(own[cut:])
+    model = QualityClassifier(labels)
+    model.train(Packed.of(parts[0]), [where[text] for text in parts[0]], epochs, seed=seed)
+    model.evaluation = model.evaluate(Packed.of(parts[1]), [where[text] for text in parts[1]])
+    return model
 
 
 def area_under_curve(scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> float:

@@ -126,7 +126,10 @@ def _documents_of(
         if values and (named := _text(values.get(fields.language_field))):
             document.language = named
     elif document.language == "und":
-        document.language = _text(values.get(fields.language_field)) or language_of(document.text)
+        stated = _text(values.get(fields.language_field))
+        document.language, document.language_stated = stated or language_of(document.text), bool(stated)
+    else:
+        document.language_stated = True
     yield document
     if suffix == ".py" and document.domain == "code" and (prose := docstrings(text)):
         yield Document(

@@ -24,6 +24,7 @@ import numpy as np
 from overland import runs
 from overland.corpus.croissant import CROISSANT, describe
 from overland.corpus.document import DROPPED
+from overland.corpus.earlier import FOLDER
 from overland.corpus.lookup import read_documents_table
 from overland.corpus.parts import decisions_schema, documents_schema
 from overland.corpus.personal_vault import VAULT
@@ -47,6 +48,7 @@ class Removal:
     shards_rewritten: int
     copies_not_restored: int
     proof: dict[str, Any]
+    index_deleted: bool = False
     ids: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,6 +66,10 @@ class Removal:
             out.append(
                 f"note       {self.copies_not_restored} documents were once dropped as copies of removed ones; "
                 "build again without these sources to have them"
+            )
+        if self.index_deleted:
+            out.append(
+                "note       duplicates/ knew the removed text and is deleted; later builds cannot compare with this one"
             )
         return out
 
@@ -117,6 +123,7 @@ def remove(
                 shards_rewritten=rewritten,
                 copies_not_restored=_copies_of(table, gone),
                 proof=proof,
+                index_deleted=(folder / FOLDER).exists(),
                 ids=sorted(gone),
             )
             _rewrite_tables(folder, fresh, table, gone, request)
@@ -156,7 +163,7 @@ def _link_rest(folder: Path, fresh: Path) -> None:
     new = {"index.json", "documents.parquet", "decisions.parquet", "lineage.json", "ATTRIBUTION.md", CROISSANT, VAULT}
     for path in folder.rglob("*"):
         relative = path.relative_to(folder)
-        if path.is_file() and str(relative) not in new and relative.parts[0] != "shards":
+        if path.is_file() and str(relative) not in new and relative.parts[0] not in ("shards", FOLDER):
             (fresh / relative).parent.mkdir(parents=True, exist_ok=True)
             _link(path, fresh / relative)
 

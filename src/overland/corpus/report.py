@@ -15,6 +15,8 @@ class CorpusReport:
     seconds: float
     documents: dict[str, int]  # kept, trimmed, dropped
     reasons: dict[str, int]  # why dropped or trimmed, by rule
+    stages: dict[str, dict[str, int]]  # stage -> outcome (pass, trim, replace, drop) -> documents
+    characters_cut: dict[str, int]  # stage -> characters of the passages that it cut
     domains: dict[str, dict[str, int]]  # domain -> documents, tokens, bytes
     train_tokens: int
     heldout_tokens: int
@@ -41,6 +43,14 @@ class CorpusReport:
             f"vocabulary {self.vocab_size}",
             f"held out   {self.heldout_documents} documents, {self.heldout_bytes} bytes, {self.heldout_tokens} tokens",
         ]
+        lost = sum(self.documents.values()) - self.documents["kept"]
+        if lost:
+            first = list(self.reasons.items())
+            said = ", ".join(f"{count} {why}" for why, count in first[:6])
+            out.append(f"why        {said}" + (f" and {len(first) - 6} more reasons" if len(first) > 6 else ""))
+        if self.characters_cut:
+            cut = ", ".join(f"{count} in {stage}" for stage, count in self.characters_cut.items())
+            out.append(f"cut        characters: {cut}")
         out += [
             f"licence    {key}: {entry['documents']} documents, {entry['tokens']} tokens"
             + (f", attribution to {', '.join(entry['attribution_owed'])}" if entry["attribution_owed"] else "")

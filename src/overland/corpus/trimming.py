@@ -1,0 +1,48 @@
+"""Cutting passages out of a document: held against the rules again, and remembered in places of the text as read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overland.corpus.document import TRIM, TRIMMED, Document, Span
+from overland.corpus.quality import check
+from overland.corpus.section import CorpusSection
+
+
+def trim(
+    section: CorpusSection, document: Document, text: str, cuts: list[Span], stage: str, rule: str, limit: float
+) -> bool:
+    """Put `text` in place of the document's, from which `cuts` (its own characters) are missing, and say so.
+
+    False where the document is dropped instead because `text` breaks a rule: too little is left of it.
+    """
+    broken = check(text, document.domain, section.prose, section.code, section.math, document.language)
+    if broken:
+        document.drop(f"{stage}: too little is left ({document.domain}.{broken})", stage, broken)
+        return False
+    earlier = disjoint(document.spans_removed)
+    for cut in cuts:
+        cut.start, cut.end = before_cuts(earlier, cut.start), before_cuts(earlier, cut.end - 1) + 1
+    document.spans_removed = [*document.spans_removed, *cuts]
+    document.decision, document.reason = TRIMMED, stage
+    document.change(stage, TRIM, text, rule, sum(cut.end - cut.start for cut in cuts), limit)
+    return True
+
+
+def disjoint(cuts: Iterable[Span]) -> list[Span]:
+    """The same characters as spans in order of which none touches another: a later cut may lie around an earlier."""
+    out: list[Span] = []
+    for cut in sorted(cuts, key=lambda cut: cut.start):
+        if out and cut.start <= out[-1].end:
+            out[-1].end = max(out[-1].end, cut.end)
+        else:
+            out.append(Span(cut.start, cut.end, cut.reason))
+    return out
+
+
+def before_cuts(cuts: list[Span], place: int) -> int:
+    """Where a character of a text stood before `cuts` (disjoint and in order, of the text as it was) were made."""
+    for cut in cuts:
+        if cut.start <= place:
+            place += cut.end - cut.start
+    return place
