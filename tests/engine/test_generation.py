@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny import random_ids, tiny
 
 from overland.engine import Engine, Sampling
@@ -84,6 +86,21 @@ def test_requests_with_one_prompt_are_forked_and_differ_by_seed() -> None:
     mine.run(rows)
     assert mine.stats()["prompt_tokens"] == 40
     assert [row.ids for row in rows] == [alone(ids, row.sampling).ids for row in rows]
+
+
+@settings(max_examples=15, deadline=None)
+@given(temperature=st.sampled_from([0.0, 0.05, 0.2, 1.0]), count=st.integers(2, 10), longest=st.integers(1, 12))
+def test_requests_that_have_said_the_same_are_computed_once(temperature: float, count: int, longest: int) -> None:
+    mine = engine()
+    sampling = Sampling(temperature=temperature, max_tokens=longest)
+    rows = [mine.submit(prompts([20])[0], replace(sampling, seed=seed)) for seed in range(count)]
+    mine.run(rows)
+    for row in rows:
+        reference = alone(row.prompt_ids, row.sampling)
+        assert row.ids == reference.ids
+        assert row.logprobs == pytest.approx(reference.logprobs, abs=1e-5)
+    histories = {tuple(row.ids[:n]) for row in rows for n in range(1, longest)}  # the first token is the prompt's
+    assert mine.stats()["decoded_lanes"] == len(histories)
 
 
 def test_a_stop_id_ends_and_is_kept() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from overland.errors import UsageError
 from overland.rl import Curriculum, DomainSection, Group, RLSection
-from overland.rl.curriculum import PassRates, variance_weight
+from overland.rl.curriculum import PassRates
 from overland.rl.section import EffortSection, EffortsSection
 
 from .toy import make_sample
@@ -43,7 +43,7 @@ def test_task_seeds_never_repeat_and_deals_do_not_depend_on_how_they_are_cut() -
 def test_a_curriculum_restored_from_a_checkpoint_deals_the_same_tasks() -> None:
     first = Curriculum(SECTION, LEVELS)
     first.deal(13)
-    first.rates.rate["web", 1, "low"] = 0.25
+    first.rates.rate["web", 1, "low"], first.rates.variance["web", 1, "low"] = 0.25, 0.5
     again = Curriculum(SECTION, LEVELS)
     again.load_state_dict(first.state_dict())
     assert again.deal(20) == first.deal(20)
@@ -52,29 +52,43 @@ def test_a_curriculum_restored_from_a_checkpoint_deals_the_same_tasks() -> None:
 def test_levels_with_mixed_outcomes_come_most_often_and_the_others_never_vanish() -> None:
     curriculum = Curriculum(RLSection(group_size=8, curriculum_floor=0.15), {"web": (0, 1, 2)})
     for effort in ("low", "high", "max"):
-        curriculum.rates.rate |= {("web", 0, effort): 1.0, ("web", 1, effort): 0.5, ("web", 2, effort): 0.0}
+        curriculum.rates.variance |= {("web", 0, effort): 0.0, ("web", 1, effort): 1.0, ("web", 2, effort): 0.0}
     levels = Counter(order.level for order in curriculum.deal(2000))
     assert levels[1] / 2000 == pytest.approx(1 / 1.3, abs=0.05)
     assert levels[0] / 2000 == pytest.approx(0.15 / 1.3, abs=0.03)
     assert levels[2] / 2000 == pytest.approx(0.15 / 1.3, abs=0.03)
 
 
-@given(rate=st.floats(0, 1), size=st.integers(2, 32), floor=st.floats(0.01, 1))
-def test_weights_are_bounded(rate: float, size: int, floor: float) -> None:
-    assert floor <= variance_weight(rate, size, floor) <= 1.0 + 1e-9
+@given(outcomes=st.lists(st.lists(st.booleans(), min_size=2, max_size=8), min_size=1), floor=st.floats(0.01, 1))
+def test_weights_are_bounded(outcomes: list[list[bool]], floor: float) -> None:
+    rates = PassRates(memory=0.8)
+    rates.update(group_of(each) for each in outcomes)
+    assert floor <= rates.weight(("web", 0, "low"), floor) <= 1.0
+
+
+def test_a_level_of_tasks_that_are_solved_or_hopeless_teaches_nothing() -> None:
+    rates = PassRates(memory=0.8)
+    rates.update([group_of([True] * 4), group_of([False] * 4)])
+    assert rates.rate["web", 0, "low"] == pytest.approx(0.8)
+    assert rates.weight(("web", 0, "low"), 0.1) == 0.1
 
 
 def test_pass_rates_forget_slowly_and_ignore_unjudged_samples() -> None:
     rates = PassRates(memory=0.8)
-    good = make_sample("a", (1, 2), (3,), (-1.0,), 1.0, True)
-    bad = make_sample("b", (1, 2), (3,), (-1.0,), 0.0, False)
-    lost = replace(bad, id="c", reward=None)
-    rates.update([Group("web", 0, "low", "t", (good, lost))])
-    assert rates.of("web", 0, "low") == 1.0
-    rates.update([Group("web", 0, "low", "t", (good, bad, lost))])
-    assert rates.of("web", 0, "low") == pytest.approx(0.9)
-    rates.update([Group("web", 0, "low", "t", (lost,))])
-    assert rates.of("web", 0, "low") == pytest.approx(0.9)
+    rates.update([group_of([True], lost=1)])
+    assert rates.rate["web", 0, "low"] == 1.0
+    rates.update([group_of([True, False], lost=1)])
+    assert rates.rate["web", 0, "low"] == pytest.approx(0.9)
+    rates.update([group_of([], lost=1)])
+    assert rates.rate["web", 0, "low"] == pytest.approx(0.9)
+    assert rates.variance["web", 0, "low"] == pytest.approx(0.2)
+
+
+def group_of(outcomes: list[bool], lost: int = 0) -> Group:
+    """A group whose samples succeeded or failed, and some that have no reward."""
+    judged = [make_sample(str(i), (1, 2), (3,), (-1.0,), float(good), good) for i, good in enumerate(outcomes)]
+    unjudged = [replace(make_sample(f"lost{i}", (1, 2), (3,), (-1.0,), 0.0, False), reward=None) for i in range(lost)]
+    return Group("web", 0, "low", "t", (*judged, *unjudged))
 
 
 def test_every_cell_is_measured_before_the_first_step() -> None:

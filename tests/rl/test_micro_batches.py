@@ -6,6 +6,8 @@ Held against one pass over every sample whole (`WholeSamples`), in float64, on a
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +17,8 @@ from torch import Tensor
 
 from overland.model import Decoder, initialise, preset
 from overland.rl import GRPO, Group, RLSection, Sample
-from overland.rl.batch import MicroBatch, chunks, collate, split, suffix_length, train_rows
+from overland.rl.batch import MicroBatch, batch_figures, chunks, collate, split, suffix_length, train_rows
+from overland.rl.loss import LossFigures
 from overland.rl.shared import SharedPrompts, WholeSamples, forward_for
 from overland.rl.update import accumulate
 
@@ -79,6 +82,40 @@ def test_sharing_the_prompt_changes_neither_loss_nor_gradient(model: Decoder, mo
     loss_full, gradient_full = loss_and_gradient(model, section)
     assert loss == pytest.approx(loss_full, abs=1e-9)
     assert (gradient - gradient_full).abs().max() < 1e-8
+
+
+def test_samples_that_are_alike_are_computed_once_with_the_same_gradient(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of two samples of every group, one of them with another reward: that one stays a row of its own."""
+
+    def with_copies() -> list[Group]:
+        found = []
+        for group in groups():
+            first, second, *rest = group.samples
+            copies = [replace(first, id=f"{first.id}/{i}") for i in range(3)]
+            other = replace(second, id=f"{second.id}/other", reward=7.0)
+            found.append(group.with_samples((first, second, *rest, *copies, other)))
+        return found
+
+    def run() -> tuple[float, Tensor, LossFigures, Mapping[str, float]]:
+        model.zero_grad(set_to_none=True)
+        bundles = train_rows(with_copies(), GRPO(), 64)
+        done = accumulate(model, bundles, RLSection(micro_batch_tokens=200))
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        return done.loss, gradient, done.figures, batch_figures(bundles)
+
+    loss, gradient, figures, batch = run()
+    monkeypatch.setattr("overland.rl.batch.merged", list)
+    loss_each, gradient_each, figures_each, batch_each = run()
+    assert loss == pytest.approx(loss_each, abs=1e-6)  # weights are kept in float32
+    assert (gradient - gradient_each).abs().max() < 1e-7 * gradient.abs().max() + 1e-8
+    assert figures.means() | figures.by_part() == pytest.approx(figures_each.means() | figures_each.by_part(), rel=1e-6)
+    assert batch["distinct_rows"] == batch_each["distinct_rows"] - 9
+    assert batch["positions"] < batch_each["positions"]
+    assert {k: batch[k] for k in ("rows", "trained_tokens", "positions_unshared")} == {
+        k: batch_each[k] for k in ("rows", "trained_tokens", "positions_unshared")
+    }
 
 
 def test_a_prompt_of_one_token_has_nothing_to_share(model: Decoder) -> None:

@@ -82,7 +82,15 @@ class Engine:
         self.swap_bytes = (pool_bytes or 0) if swap_bytes is None else swap_bytes
         self.prefill_chunk = prefill_chunk
         self.pool = PagePool(model, prefix_tokens, page_size)
-        names = ("prompt_tokens", "cached_tokens", "generated_tokens", "requests", "steps", "preemptions")
+        names = (
+            "prompt_tokens",
+            "cached_tokens",
+            "generated_tokens",
+            "decoded_lanes",
+            "requests",
+            "steps",
+            "preemptions",
+        )
         self._counts: Counter[str] = Counter(dict.fromkeys(names, 0))
         self._prefill = Prefill(model, self.pool, self._counts)
         self._batch = Batch()
@@ -283,27 +291,29 @@ class Engine:
     # ---- decoding ----
 
     def _decode(self) -> list[Emitted]:
-        """One token for every running row. Finished rows stay until enough of them make a copy worth it."""
-        if not self._batch.tidy(at_once=self.pool_bytes is not None):
+        """One token for every running row; rows that have said the same so far are computed once."""
+        batch = self._batch
+        if not batch.tidy(at_once=self.pool_bytes is not None):
             return []
         self._make_room()
-        if not self._batch.rows:
+        if not batch.rows:
             return []
-        assert self._batch.cache is not None
-        last = torch.tensor([[row.ids[-1]] for row in self._batch.rows])
-        logits = self.model(last, cache=self._batch.cache).logits[:, 0]
-        return self._accept(logits, self._batch.rows, self._batch.cache)
+        assert batch.cache is not None
+        last = torch.tensor(batch.last_tokens())[:, None]
+        self._counts["decoded_lanes"] += len(last)
+        logits = self.model(last, cache=batch.cache).logits[:, 0]
+        return self._accept(logits, batch.rows, batch.lanes, batch.cache)
 
-    def _accept(self, logits: Tensor, rows: list[Generation], cache: Cache) -> list[Emitted]:
-        running = [i for i, row in enumerate(rows) if not row.done]
+    def _accept(self, logits: Tensor, rows: Sequence[Generation], lanes: Sequence[int], cache: Cache) -> list[Emitted]:
+        """Draw the next token of every running row from its lane's logits."""
+        running = [(row, lane) for row, lane in zip(rows, lanes, strict=True) if not row.done]
         if not running:
             return []
-        live = [rows[i] for i in running]
-        chosen = logits[running]
         if self.token_limit is not None:
-            chosen[:, self.token_limit :] = float("-inf")
+            logits[:, self.token_limit :] = float("-inf")
         emitted = []
-        for i, row, drawn in zip(running, live, sample(chosen, live), strict=True):
+        drawn_rows = sample(logits, [row for row, _ in running], [lane for _, lane in running])
+        for (row, lane), drawn in zip(running, drawn_rows, strict=True):
             if row.done:  # cancelled while this step ran
                 continue
             row.accept(drawn.token, drawn.logprob, drawn.forced, self.context_length)
@@ -314,7 +324,7 @@ class Engine:
             emitted.append(Emitted(row, *drawn))
             if row.finish_reason == "stop" and row.loads == self._loads:
                 # a conversation goes on from here; the last token is not in the cache yet
-                self.pool.put(row.prompt_ids + row.ids[:-1], cache, i, row.salt)
+                self.pool.put(row.prompt_ids + row.ids[:-1], cache, lane, row.salt)
         return emitted
 
     # ---- prompts ----
@@ -324,7 +334,7 @@ class Engine:
         new, resumed = self._let_in()
         back = [g for g in resumed if id(g) in self._parked]
         if back:
-            self._batch.add(back, Cache.cat([self._parked.pop(id(g)) for g in back]))
+            self._batch.add(back, range(len(back)), Cache.cat([self._parked.pop(id(g)) for g in back]))
         again = [g for g in resumed if g not in back]
         if self.prefill_chunk is None:
             emitted: list[Emitted] = []
@@ -342,14 +352,11 @@ class Engine:
             emitted += self._join(*done)
         return emitted
 
-    def _join(self, group: list[Generation], logits: Tensor, rows: Cache) -> list[Emitted]:
+    def _join(self, group: list[Generation], lanes: list[int], logits: Tensor, cache: Cache) -> list[Emitted]:
         """Rows whose prompts are done enter the batch; new ones with their first token."""
         fresh = [i for i, g in enumerate(group) if not g.ids]
-        if len(fresh) == len(group):
-            emitted = self._accept(logits, group, rows)
-        else:
-            emitted = self._accept(logits[fresh], [group[i] for i in fresh], rows.select(fresh)) if fresh else []
-        self._batch.add(group, rows)
+        emitted = self._accept(logits, [group[i] for i in fresh], [lanes[i] for i in fresh], cache)
+        self._batch.add(group, lanes, cache)
         return emitted
 
     def _let_in(self) -> tuple[list[Generation], list[Generation]]:

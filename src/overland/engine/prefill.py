@@ -22,8 +22,9 @@ SHORTEST_PREFIX = 32  # tokens; a shorter shared beginning is cheaper to run aga
 PREFILL_TOKENS = 8192  # padded tokens of one call
 RECENT = 16  # prompts that later ones are compared with
 
-Done = tuple[list[Generation], Tensor, Cache]
-"""Requests whose prompts have been run, the logits after them [B, V], and their caches."""
+Done = tuple[list[Generation], list[int], Tensor, Cache]
+"""Requests whose prompts have been run, the lane of each, and by lane the logits after the prompt [L, V] and the cache.
+Requests with the same prompt share a lane."""
 
 
 @dataclass(eq=False)
@@ -66,9 +67,9 @@ class Prefill:
         return self._by_length(new)
 
     def run(self, group: list[Generation]) -> Done:
-        """Run what is left of each distinct prompt in one ragged batch, then fork it for the requests that share it."""
+        """Run what is left of each distinct prompt in one ragged batch."""
         distinct: dict[tuple[str, tuple[int, ...]], int] = {}
-        row_of = [distinct.setdefault((g.salt, tuple(g.prompt_ids)), len(distinct)) for g in group]
+        lanes = [distinct.setdefault((g.salt, tuple(g.prompt_ids)), len(distinct)) for g in group]
         caches, rests = [], []
         for salt, prompt in distinct:
             held, cache = self.pool.take(prompt, salt)
@@ -76,10 +77,10 @@ class Prefill:
             rests.append(list(prompt[held:]))
         batch = Cache.cat(caches)
         logits = self._forward(rests, batch)
-        for g, i in zip(group, row_of, strict=True):
+        for g, i in zip(group, lanes, strict=True):
             g.cached_tokens = len(g.prompt_ids) - len(rests[i])
             self.counts["cached_tokens"] += g.cached_tokens
-        return group, logits[row_of], batch.select(row_of)
+        return group, lanes, logits, batch
 
     def _run_shared(self, new: list[Generation]) -> None:
         """Run once, and keep, what several prompts begin with."""
@@ -180,8 +181,7 @@ class Prefill:
                     if not g.ids:  # not one that was preempted
                         g.cached_tokens = part.held
                         self.counts["cached_tokens"] += part.held
-                many = [0] * len(part.requests)
-                finished.append((part.requests, logits[[i] * len(many)], part.cache.select(many)))
+                finished.append((part.requests, [0] * len(part.requests), logits[i : i + 1], part.cache))
                 self.parts.remove(part)
         return finished
 

@@ -1,10 +1,11 @@
 """From logits to one token a row, with the log-probability of what was really drawn.
 
-Shapes: B rows, V vocabulary.
+Shapes: L lanes (histories that are computed once), V vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,34 +23,51 @@ class Drawn(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()
 
 
-def sample(logits_BV: Tensor, rows: list[Generation]) -> list[Drawn]:
-    """One token a row. Each row uses its own random stream and sampling settings."""
-    logits = _adjust(logits_BV.to(torch.float32), rows)
-    temperature = torch.tensor([row.sampling.temperature for row in rows])
+def sample(logits_LV: Tensor, rows: Sequence[Generation], lanes: Sequence[int] | None = None) -> list[Drawn]:
+    """One token a row, from the logits of lane `lanes[i]` (None: its own). Each row uses its own random stream and
+    sampling settings; a distribution that several rows draw from is computed once."""
+    lanes = range(len(rows)) if lanes is None else lanes
+    distinct: dict[object, int] = {}
+    shape_of = [distinct.setdefault((lane, _shape(row)), len(distinct)) for row, lane in zip(rows, lanes, strict=True)]
+    first = [shape_of.index(i) for i in range(len(distinct))]
+    shapes, index = [rows[i] for i in first], torch.tensor(shape_of)
+    logits = _adjust(logits_LV[[lanes[i] for i in first]].to(torch.float32), shapes)
+    temperature = torch.tensor([row.sampling.temperature for row in shapes])
     greedy = temperature == 0
     logits = logits / torch.where(greedy, 1.0, temperature)[:, None]
-    open_logits, logits = logits, _constrain(logits, rows)
-    cut = any(row.sampling.top_k or row.sampling.top_p < 1 or row.sampling.min_p for row in rows)
+    open_logits, logits = logits, _constrain(logits, shapes)
+    cut = any(row.sampling.top_k or row.sampling.top_p < 1 or row.sampling.min_p for row in shapes)
     truncated = cut or logits is not open_logits
-    logprobs = (_truncate(logits, rows) if cut else logits).log_softmax(-1)
+    logprobs = (_truncate(logits, shapes) if cut else logits).log_softmax(-1)
     u = torch.tensor([0.0 if row.sampling.temperature == 0 else row.draw() for row in rows], dtype=torch.float64)
-    cdf = logprobs.to(torch.float64).exp().cumsum(-1)
+    cdf = logprobs.to(torch.float64).exp().cumsum(-1)[index]
     drawn = torch.searchsorted(cdf, (u * cdf[:, -1])[:, None], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
-    tokens = torch.where(greedy, logits.argmax(-1), drawn).tolist()
+    tokens = torch.where(greedy[index], logits.argmax(-1)[index], drawn).tolist()
     forced = [row.next_forced() for row in rows]
-    chosen = [token if want is None else want for token, want in zip(tokens, forced, strict=True)]
+    chosen = torch.tensor([token if want is None else want for token, want in zip(tokens, forced, strict=True)])
+    picked = logprobs[index, chosen]
+    top = _alternatives(logprobs, rows, shape_of)
     if truncated and any(want is not None for want in forced):  # truncation may leave a forced token no probability
-        by_force = torch.tensor([want is not None for want in forced])[:, None]
-        logprobs = torch.where(by_force, open_logits.log_softmax(-1), logprobs)
-    picked = logprobs.gather(1, torch.tensor(chosen)[:, None])[:, 0].tolist()
-    top = _alternatives(logprobs, rows)
+        by_force = torch.tensor([want is not None for want in forced])
+        logprobs = open_logits.log_softmax(-1)
+        picked = torch.where(by_force, logprobs[index, chosen], picked)
+        of_forced = _alternatives(logprobs, rows, shape_of)
+        top = [own if want is None else other for own, other, want in zip(top, of_forced, forced, strict=True)]
     return [
         Drawn(token, lp, want is not None, best)
-        for token, lp, want, best in zip(chosen, picked, forced, top, strict=True)
+        for token, lp, want, best in zip(chosen.tolist(), picked.tolist(), forced, top, strict=True)
     ]
 
 
-def _adjust(logits: Tensor, rows: list[Generation]) -> Tensor:
+def _shape(row: Generation) -> object:
+    """What gives a row's distribution its shape: rows of one lane that agree in it draw from the same."""
+    s = row.sampling
+    if s.logit_bias or s.penalised or row.constraint is not None:
+        return id(row)
+    return s.temperature, s.top_p, s.top_k, s.min_p
+
+
+def _adjust(logits: Tensor, rows: Sequence[Generation]) -> Tensor:
     """Bias and penalties; the tensor itself where no row has any."""
     if not any(row.sampling.logit_bias or row.sampling.penalised for row in rows):
         return logits
@@ -70,7 +88,7 @@ def _adjust(logits: Tensor, rows: list[Generation]) -> Tensor:
     return logits
 
 
-def _constrain(logits: Tensor, rows: list[Generation]) -> Tensor:
+def _constrain(logits: Tensor, rows: Sequence[Generation]) -> Tensor:
     """Mask what a row's constraint forbids; the tensor itself where no row has one."""
     masks = [row.constraint.allowed(logits.shape[-1]) if row.constraint is not None else None for row in rows]
     if all(mask is None for mask in masks):
@@ -79,7 +97,7 @@ def _constrain(logits: Tensor, rows: list[Generation]) -> Tensor:
     return logits.masked_fill(~torch.stack([everything if m is None else m for m in masks]), float("-inf"))
 
 
-def _truncate(logits: Tensor, rows: list[Generation]) -> Tensor:
+def _truncate(logits: Tensor, rows: Sequence[Generation]) -> Tensor:
     """Mask what top-k, top-p and min-p leave out; the most likely token always stays."""
     order = logits.argsort(dim=-1, descending=True, stable=True)
     ranked = logits.gather(1, order)
@@ -97,13 +115,17 @@ def _truncate(logits: Tensor, rows: list[Generation]) -> Tensor:
     return torch.empty_like(logits).scatter(1, order, ranked)
 
 
-def _alternatives(logprobs: Tensor, rows: list[Generation]) -> list[tuple[tuple[int, float], ...]]:
+def _alternatives(
+    logprobs: Tensor, rows: Sequence[Generation], shape_of: Sequence[int]
+) -> list[tuple[tuple[int, float], ...]]:
     """The most likely tokens of each row, best first, as many as it asked for (fewer where a cut left fewer)."""
     most = min(max(row.sampling.top_logprobs for row in rows), logprobs.shape[-1])
     if most == 0:
         return [()] * len(rows)
     best = logprobs.topk(most, dim=-1)
-    return [
-        tuple((i, lp) for i, lp in zip(ids[: row.sampling.top_logprobs], lps, strict=False) if lp > float("-inf"))
-        for row, ids, lps in zip(rows, best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
+    ids, values = best.indices.tolist(), best.values.tolist()
+    found = []
+    for row, i in zip(rows, shape_of, strict=True):
+        pairs = zip(ids[i][: row.sampling.top_logprobs], values[i], strict=False)
+        found.append(tuple((token, lp) for token, lp in pairs if lp > float("-inf")))
+    return found

@@ -5,12 +5,15 @@ Shapes: G groups, R samples (rows), P prompt tokens, S suffix tokens, N trained 
 Every sample of a group begins with the same prompt. So the prompts of many groups go through the model once, and the
 rows, sorted by length so that little is padding, start from their group's cache (shared.py). A row's pass starts at the
 prompt's last token, whose output predicts the first sampled token: no logits of the prompts are needed.
+
+A policy that is nearly sure writes the same episode again and again. Samples of a group that are token for token alike,
+with the same advantage, are one row with the sum of their weights: the same gradient from a fraction of the positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,6 +43,8 @@ class Row:
     value: Values | None = None
     """The critic's old values, and what they should have been."""
     returns: Values | None = None
+    copies: int = 1
+    """Samples that this row stands for."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,19 @@ def train_rows(
         for sample in group.samples:
             if sample.id in rows:
                 by_prompt.setdefault(sample.ids[: sample.prompt_length], []).append(rows[sample.id])
-        bundles += [Bundle(prompt, tuple(same), own(group.domain)) for prompt, same in by_prompt.items()]
+        bundles += [Bundle(prompt, tuple(merged(same)), own(group.domain)) for prompt, same in by_prompt.items()]
     return bundles
+
+
+def merged(rows: Sequence[Row]) -> list[Row]:
+    """Rows with a common prompt, those that are alike made one. Their scores differ by rounding alone: the first's."""
+    alike: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row.sample.ids, row.sample.trained, row.advantage), []).append(row)
+    return [
+        replace(same[0], weight=sum(row.weight for row in same), copies=sum(row.copies for row in same))
+        for same in alike.values()
+    ]
 
 
 def _row(group: Group, s: Sample, advantage: Advantage, weight: float, algorithm: Algorithm, scored: Scored) -> Row:
@@ -195,6 +211,8 @@ class MicroBatch:
     sampler_logp_N: Tensor
     advantage_N: Tensor
     weight_N: Tensor
+    copies_N: Tensor
+    """Samples that the token's row stands for, for the figures; `weight_N` holds it already."""
     keys: tuple[str, ...]
     """Sample ids of the rows."""
     labels: tuple[tuple[str, str], ...] = ()
@@ -212,7 +230,7 @@ def collate(
     suffixes: list[tuple[int, ...]] = []
     where: list[tuple[int, int]] = []
     target: list[int] = []
-    flat: list[tuple[float, float, float]] = []
+    flat: list[tuple[float, ...]] = []
     for _, row in rows:
         sample, start, end = row.sample, row.sample.prompt_length - 1, _used(row.sample)
         each = iter(row.advantage if isinstance(row.advantage, tuple) else (row.advantage,) * sample.trained_tokens)
@@ -220,7 +238,7 @@ def collate(
             if sample.trained[i]:
                 where.append((len(suffixes), i - 1 - start))
                 target.append(sample.ids[i])
-                flat.append((sample.logprobs[i], next(each), row.weight))
+                flat.append((sample.logprobs[i], next(each), row.weight, row.copies))
         suffixes.append(sample.ids[start : end - 1])
 
     def given(values: Sequence[Values | None]) -> Tensor | None:
@@ -228,7 +246,7 @@ def collate(
             return None
         return torch.tensor([x for v in values for x in v or ()], dtype=torch.float32, device=device)
 
-    values_N3 = torch.tensor(flat, dtype=torch.float32, device=device).reshape(-1, 3)
+    values_N4 = torch.tensor(flat, dtype=torch.float32, device=device).reshape(-1, 4)
     where_N2 = torch.tensor(where, dtype=torch.long, device=device).reshape(-1, 2)
     return MicroBatch(
         prompts=tuple(bundle.prompt for bundle in chunk),
@@ -238,9 +256,10 @@ def collate(
         row_N=where_N2[:, 0],
         position_N=where_N2[:, 1],
         target_N=torch.tensor(target, dtype=torch.long, device=device),
-        sampler_logp_N=values_N3[:, 0],
-        advantage_N=values_N3[:, 1],
-        weight_N=values_N3[:, 2],
+        sampler_logp_N=values_N4[:, 0],
+        advantage_N=values_N4[:, 1],
+        weight_N=values_N4[:, 2],
+        copies_N=values_N4[:, 3],
         keys=tuple(row.sample.id for _, row in rows),
         labels=tuple(row.label for _, row in rows),
         algorithm=chunk[0].algorithm,
@@ -257,12 +276,14 @@ def padded(rows: Sequence[Sequence[int]], pad: int = 0, device: torch.device | s
 
 
 def batch_figures(bundles: Sequence[Bundle]) -> Mapping[str, float]:
-    """Figures of a batch for the metrics: rows, trained tokens, positions with the prompts shared and without."""
+    """Figures of a batch for the metrics: samples and how many of them differ, trained tokens, positions that are
+    computed and how many they would be without sharing prompts and like samples."""
     rows = [row for bundle in bundles for row in bundle.rows]
     shared = sum(len(b.prompt) for b in bundles) + sum(_used(r.sample) - r.sample.prompt_length for r in rows)
     return {
-        "rows": float(len(rows)),
-        "trained_tokens": float(sum(r.sample.trained_tokens for r in rows)),
+        "rows": float(sum(r.copies for r in rows)),
+        "distinct_rows": float(len(rows)),
+        "trained_tokens": float(sum(r.copies * r.sample.trained_tokens for r in rows)),
         "positions": float(shared),
-        "positions_unshared": float(sum(_used(r.sample) for r in rows)),
+        "positions_unshared": float(sum(r.copies * _used(r.sample) for r in rows)),
     }

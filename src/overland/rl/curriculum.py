@@ -1,9 +1,11 @@
 """Which tasks to run next: exact shares for domains and efforts, and levels that can still teach something.
 
 Domains and efforts: the cell (domain, effort) that is furthest behind its share goes next, counted over the whole run,
-so that the shares hold over any few steps and not only on average. Levels: a group of n samples of a task with pass
-rate p shows both outcomes with probability 1 - p^n - (1-p)^n. A level's weight is that probability, but never below
-`curriculum_floor` of the full weight: solved levels keep being practised and hopeless ones keep being tried.
+so that the shares hold over any few steps and not only on average. Levels: what a group with pass rate p teaches grows
+with its variance p (1 - p), for that is the square of the advantages that its samples get. A level's weight is the mean
+variance that its groups showed lately (not that of their mean rate: a level whose tasks are each either solved or
+hopeless teaches nothing), but never below `curriculum_floor` of the full weight: solved levels keep being practised and
+hopeless ones keep being tried.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from overland.errors import UsageError
 from overland.rl.samples import Group
 from overland.rl.section import DomainSection, RLSection
 
-PRIOR = 0.5
-"""The pass rate of a cell that was never tried: it gets full weight until it was."""
+Cell = tuple[str, int, str]
+"""Domain, level, effort."""
 
 
 @dataclass(frozen=True)
@@ -35,28 +37,28 @@ class Order:
 
 
 class PassRates:
-    """Running success by (domain, level, effort)."""
+    """Running success by (domain, level, effort), and how much of it varies within a task."""
 
     def __init__(self, memory: float = 0.8) -> None:
         self.memory = memory
-        self.rate: dict[tuple[str, int, str], float] = {}
+        self.rate: dict[Cell, float] = {}
+        self.variance: dict[Cell, float] = {}
+        """4 p (1 - p) of single groups, so that 1 stands for a task that is solved half of the time."""
 
     def update(self, groups: Iterable[Group]) -> None:
         for group in groups:
             if group.judged:
-                key = (group.domain, group.level, group.effort)
+                cell = (group.domain, group.level, group.effort)
                 success = sum(s.success for s in group.judged) / len(group.judged)
-                old = self.rate.get(key)
-                self.rate[key] = success if old is None else self.memory * old + (1 - self.memory) * success
+                self._remember(self.rate, cell, success)
+                self._remember(self.variance, cell, 4 * success * (1 - success))
 
-    def of(self, domain: str, level: int, effort: str) -> float:
-        return self.rate.get((domain, level, effort), PRIOR)
+    def _remember(self, of: dict[Cell, float], cell: Cell, new: float) -> None:
+        of[cell] = self.memory * of[cell] + (1 - self.memory) * new if cell in of else new
 
-
-def variance_weight(rate: float, group_size: int, floor: float) -> float:
-    """Probability that a group shows both outcomes, scaled to 1 at a pass rate of one half, at least `floor`."""
-    mixed = 1.0 - rate**group_size - (1.0 - rate) ** group_size
-    return max(floor, mixed / (1.0 - 2.0 * 0.5**group_size))
+    def weight(self, cell: Cell, floor: float) -> float:
+        """How much the cell teaches, in floor..1; a cell that was never tried gets full weight until it was."""
+        return max(floor, self.variance.get(cell, 1.0))
 
 
 class Curriculum:
@@ -109,12 +111,8 @@ class Curriculum:
         return [Order(*cell, self._seed()) for cell in cells for _ in range(times)]
 
     def level_weights(self, domain: str, effort: str) -> list[float]:
-        return [
-            variance_weight(
-                self.rates.of(domain, level, effort), self.section.group_size, self.section.curriculum_floor
-            )
-            for level in self.levels[domain]
-        ]
+        floor = self.section.curriculum_floor
+        return [self.rates.weight((domain, level, effort), floor) for level in self.levels[domain]]
 
     def _order(self, domain: str, effort: str) -> Order:
         seed = self._seed()
@@ -130,11 +128,13 @@ class Curriculum:
     def state_dict(self) -> dict[str, Any]:
         return {
             "dealt": [[*cell, count] for cell, count in self.dealt.items()],
-            "rates": [[*cell, rate] for cell, rate in self.rates.rate.items()],
+            "rates": [[*cell, rate, self.rates.variance[cell]] for cell, rate in self.rates.rate.items()],
             "next_seed": self.next_seed,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.dealt.update({(domain, effort): count for domain, effort, count in state["dealt"]})
-        self.rates.rate = {(domain, level, effort): rate for domain, level, effort, rate in state["rates"]}
+        for *cell, rate, variance in state["rates"]:
+            self.rates.rate[tuple(cell)] = rate
+            self.rates.variance[tuple(cell)] = variance
         self.next_seed = state["next_seed"]

@@ -116,25 +116,28 @@ def policy_loss(
     reference_logp_N: Tensor | None = None,
     reference_kl: float = 0.0,
     entropy_N: Tensor | None = None,
+    copies_N: Tensor | None = None,
 ) -> tuple[Tensor, LossFigures]:
     """sum(weight * (importance weight * the algorithm's loss + reference_kl * k3)), a micro-batch's share.
 
     `tokens.logp_N` carries the gradient; `sampler_logp_N` is what the sampler stored, and all figures compare with it.
+    `copies_N` says how many sampled tokens each stands for, in the figures (None: one).
     """
     per_token_N, clipped_N = algorithm.per_token(tokens)
+    copies_N = torch.ones_like(sampler_logp_N) if copies_N is None else copies_N
     with torch.no_grad():
         log_ratio_N = tokens.logp_N - sampler_logp_N
-        figures = _figures(log_ratio_N, log_ratio_N.exp(), entropy_N)
-        figures.clipped = float(clipped_N.sum())
+        figures = _figures(log_ratio_N, log_ratio_N.exp(), entropy_N, copies_N)
+        figures.clipped = float((clipped_N * copies_N).sum())
     if correction is not None and correction.level != "none":
         importance_N, changed_N = importance_weights(tokens.old_logp_N, sampler_logp_N, tokens.row_N, correction)
         per_token_N = per_token_N * importance_N
-        figures.corrected = float(changed_N.sum())
+        figures.corrected = float((changed_N * copies_N).sum())
     if reference_logp_N is not None:
         delta_N = reference_logp_N - tokens.logp_N
         k3_N = delta_N.exp() - delta_N - 1.0
         per_token_N = per_token_N + reference_kl * k3_N
-        figures.reference_kl = float(k3_N.detach().sum())
+        figures.reference_kl = float((k3_N.detach() * copies_N).sum())
     return (per_token_N * weight_N).sum(), figures
 
 
@@ -144,24 +147,26 @@ def part_figures(
     row_N: Tensor,
     log_ratio_N: Tensor,
     entropy_N: Tensor,
+    copies_N: Tensor,
 ) -> None:
     """Add what each domain and each effort contributed; `labels` names both for every row."""
     x = log_ratio_N.detach().double()
     sums = torch.zeros(len(labels), 3, dtype=torch.float64, device=x.device)
-    sums.index_add_(0, row_N, torch.stack([torch.ones_like(x), torch.expm1(x) - x, entropy_N.double()], dim=1))
+    of_N3 = torch.stack([torch.ones_like(x), torch.expm1(x) - x, entropy_N.double()], dim=1)
+    sums.index_add_(0, row_N, of_N3 * copies_N.double()[:, None])
     for names, (tokens, mismatch, entropy) in zip(labels, sums.tolist(), strict=True):
         figures.add(LossFigures(parts={name: (tokens, mismatch, entropy) for name in names if name}))
 
 
-def _figures(log_ratio_N: Tensor, ratio_N: Tensor, entropy_N: Tensor | None) -> LossFigures:
+def _figures(log_ratio_N: Tensor, ratio_N: Tensor, entropy_N: Tensor | None, copies_N: Tensor) -> LossFigures:
     if log_ratio_N.numel() == 0:
         return LossFigures()
     # expm1(x) - x is k3 without the cancellation that exp(x) - x - 1 suffers near 0, where a healthy run lives
     return LossFigures(
-        tokens=float(log_ratio_N.numel()),
-        mismatch_kl=float((torch.expm1(log_ratio_N.double()) - log_ratio_N.double()).sum()),
-        entropy=0.0 if entropy_N is None else float(entropy_N.sum()),
-        ratio=float(ratio_N.sum()),
+        tokens=float(copies_N.sum()),
+        mismatch_kl=float(((torch.expm1(log_ratio_N.double()) - log_ratio_N.double()) * copies_N).sum()),
+        entropy=0.0 if entropy_N is None else float((entropy_N * copies_N).sum()),
+        ratio=float((ratio_N * copies_N).sum()),
         ratio_max=float(ratio_N.max()),
         log_ratio_abs_max=float(log_ratio_N.abs().max()),
     )

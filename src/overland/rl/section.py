@@ -195,7 +195,7 @@ class RLSection(Section):
     curriculum_floor: float = Field(default=0.15, gt=0, le=1)
     """The least weight of a level, relative to the best one: easy levels never vanish, hard ones are always probed."""
     pass_rate_memory: float = Field(default=0.8, ge=0, lt=1)
-    """How much of the old pass rate of a (domain, level, effort) survives a new group."""
+    """How much of the old pass rate and variance of a (domain, level, effort) survives a new group."""
     measure_groups: int = Field(default=1, ge=1)
     """Groups per (domain, level, effort) that the starting policy runs before step 0: they give b0 and the first pass
     rates, and the run is refused when too few of them could teach anything."""

@@ -90,15 +90,16 @@ def batch_loss(
         reference_logp_N=reference_logp_N,
         reference_kl=section.reference_kl,
         entropy_N=entropy_N,
+        copies_N=batch.copies_N,
     )
-    part_figures(figures, batch.labels, batch.row_N, logp_N - batch.sampler_logp_N, entropy_N)
+    part_figures(figures, batch.labels, batch.row_N, logp_N - batch.sampler_logp_N, entropy_N, batch.copies_N)
     if value_N is not None and isinstance(batch.algorithm, PPO):
         assert batch.value_N is not None
         assert batch.return_N is not None
         value_loss = (batch.algorithm.value_loss(value_N, batch.value_N, batch.return_N) * batch.weight_N).sum()
         loss = loss + batch.algorithm.value_weight * value_loss
         figures.value_loss = float(value_loss.detach())
-        figures.value_error = float(((batch.value_N - batch.return_N) ** 2).sum())
+        figures.value_error = float(((batch.value_N - batch.return_N) ** 2 * batch.copies_N).sum())
     return loss, figures
 
 
