@@ -30,8 +30,8 @@ def test_without_a_terminal_a_line_is_printed_at_most_every_thirty_seconds() -> 
             bar.advance(loss=2.0 - step / 100)
     lines = stream.getvalue().splitlines()
     assert lines[0] == "pretrain: started (100 steps)"
-    assert lines[1] == "pretrain: 30/100 steps, 30.0 s, about 1 min 10 s left loss 1.710"
-    assert lines[-1] == "pretrain: done, 100/100 steps in 1 min 40 s loss 1.010"
+    assert lines[1] == "pretrain: 30/100 steps, 30.0 s, about 1 min 10 s left, loss 1.710"
+    assert lines[-1] == "pretrain: done, 100/100 steps in 1 min 40 s, loss 1.010"
     assert len(lines) == 5
 
 

@@ -48,6 +48,14 @@ def _fail_while_the_first_is_busy(ranks: Ranks) -> None:
 def _die(ranks: Ranks) -> None:
     if ranks.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    while dist.is_initialized():
+        time.sleep(0.05)
+    Ranks.current().sum(1.0)  # not a single rank that goes on alone
+
+
+def _fail_first(ranks: Ranks) -> None:
+    if ranks.rank == 0:
+        raise RuntimeError("the first rank's own words")
     ranks.sum(1.0)
 
 
@@ -75,7 +83,7 @@ def test_two_ranks_give_the_losses_of_one_and_write_one_run(tmp_path: Path) -> N
     [
         (_fail, "the other rank's own words"),
         (_fail_while_the_first_is_busy, "the other rank's own words"),
-        (_die, "rank"),
+        (_die, r"rank 1 was killed \(SIGKILL\).* --resume"),
     ],
 )
 def test_a_rank_that_fails_or_is_killed_ends_the_run_soon(work: object, words: str) -> None:
@@ -83,3 +91,10 @@ def test_a_rank_that_fails_or_is_killed_ends_the_run_soon(work: object, words: s
     with pytest.raises(OverlandError, match=words):
         in_ranks(2, work)  # type: ignore[arg-type]
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+def test_what_the_first_rank_fails_of_is_not_blamed_on_another() -> None:
+    with pytest.raises(RuntimeError, match="the first rank's own words"):
+        in_ranks(2, _fail_first)
+    assert Ranks.current().world == 1

@@ -87,10 +87,9 @@ def train_tokenizer(
     """Train the byte-level BPE on the sample; the file, without special tokens, that workers tokenise with."""
     path = work / "bpe.json"
     if not path.exists():
-        with progress("corpus: tokenizer", None, "step") as bar:
+        with progress("corpus: tokenizer", None):
             bpe = train_bpe(sample, section.vocab_size - len(SPECIAL_TOKENS), extra, section.tokenizer_extra_share)
             runs.atomic_write(path, bpe.to_str())
-            bar.advance()
     return path
 
 

@@ -15,7 +15,7 @@ from overland.pipeline import stages
 from overland.pipeline.recipe import QuickstartRecipe
 from overland.pipeline.stages import Context
 from overland.pipeline.standalone import check_place
-from overland.runs import RunFolder, atomic_write, read_json
+from overland.runs import RunFolder, atomic_write, peak_bytes, read_json, restart_peak
 from overland.studio import write_report
 from overland.train import Ranks, in_ranks
 
@@ -67,12 +67,14 @@ def run_stages(ranks: Ranks, recipe: QuickstartRecipe, out: Path, resume: bool, 
         if done:
             continue
         clock, processor = time.perf_counter(), _processor_seconds(ranks)
+        restart_peak()
         if ranks.writes:
             run.start_stage(name)
         outputs = stage(c)
         c.summary(
             seconds={name: round(time.perf_counter() - clock, 1)},
             cpu_seconds={name: round(_processor_seconds(ranks) - processor, 1)},
+            memory_bytes={name: int(ranks.sum(peak_bytes())[0])},
         )
         run.finish_stage(name, outputs)
         ranks.check_in()

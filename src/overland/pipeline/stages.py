@@ -241,15 +241,14 @@ def run_tasks(
     c: Context, policy: LocalPolicy, tasks: Sequence[Task], effort: str, label: str, temperature: float = 0.0
 ) -> Scores:
     """Every rank runs its share of the tasks; all get all scores, in the order of the tasks."""
-    own = c.ranks.share(tasks)
+    own, world = c.ranks.share(tasks), c.ranks.world
     section = c.recipe.evaluate
-    with progress(label, len(own), "task") as bar:
+    with progress(label, len(tasks), "task") as bar:
         part = asyncio.run(evaluate_policy(
             policy, own, effort, sampling_for(c, temperature), limits_for(c), section.concurrency,
-            lambda _: bar.advance(1), sandbox=c.sandbox(),
+            lambda _: bar.advance(min(world, len(tasks) - bar.done)), sandbox=c.sandbox(),  # the others are as far
         ))  # fmt: skip
-    parts = c.ranks.gather(part)
-    world = c.ranks.world
+        parts = c.ranks.gather(part)
     order = [(parts[i % world], i // world) for i in range(len(tasks))]
     return Scores([p.outcomes[i] for p, i in order], [p.records[i] for p, i in order], max(p.seconds for p in parts))
 

@@ -18,7 +18,7 @@ NAMES = {
 def summary_table(summary: Mapping[str, Any]) -> str:
     """Held-out success by checkpoint and domain, by effort, bits per byte, and what it cost."""
     parts = [_held_out(_part(summary, "held_out")), _efforts(_part(summary, "efforts")), _bits(_part(summary, "bpb"))]
-    parts.append(_costs(_part(summary, "seconds"), _part(summary, "tokens")))
+    parts.append(_costs(_part(summary, "seconds"), _part(summary, "tokens"), _part(summary, "memory_bytes")))
     served = _part(summary, "served")
     if served:
         parts.append(
@@ -62,14 +62,15 @@ def _bits(bits: Mapping[str, Any]) -> str:
     return aligned([["bits per byte, held out", *bits], ["", *(_number(value, 2) for value in bits.values())]])
 
 
-def _costs(seconds: Mapping[str, Any], tokens: Mapping[str, Any]) -> str:
+def _costs(seconds: Mapping[str, Any], tokens: Mapping[str, Any], memory: Mapping[str, Any]) -> str:
     if not seconds:
         return ""
     rows = [
-        [stage, _number(spent), f"{tokens[stage]:,}" if stage in tokens else ""] for stage, spent in seconds.items()
+        [stage, _number(spent), f"{tokens[stage]:,}" if stage in tokens else "", _gigabytes(memory.get(stage))]
+        for stage, spent in seconds.items()
     ]
-    total = ["all", _number(sum(float(value) for value in seconds.values())), ""]
-    return aligned([["stage", "seconds", "tokens"], *rows, total])
+    total = ["all", _number(sum(map(float, seconds.values()))), "", _gigabytes(max(memory.values(), default=None))]
+    return aligned([["stage", "seconds", "tokens", "memory"], *rows, total])
 
 
 def aligned(rows: list[list[str]]) -> str:
@@ -101,3 +102,7 @@ def _count(stage: Mapping[str, Any]) -> str:
 
 def _number(value: Any, digits: int = 1) -> str:
     return f"{value:.{digits}f}" if isinstance(value, int | float) else "–"
+
+
+def _gigabytes(value: Any) -> str:
+    return f"{value / 1e9:.1f} GB" if isinstance(value, int | float) else "–"

@@ -102,9 +102,8 @@ def train_rl(
     began = processor_seconds() - state.cpu_seconds
     rollouts.set_weights(model, version=state.step)
     if not resumed:
-        with progress(f"{stage}: measuring the start", 1) as bar:
+        with progress(f"{stage}: measuring the start", None):
             measured = rollouts.run(curriculum.measuring(), version=0)
-            bar.advance()
         write_episodes(run, f"{stage}-start", measured)
         preflight(measured, section)
         curriculum.rates.update(measured)

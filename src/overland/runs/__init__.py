@@ -6,6 +6,7 @@ from overland.runs.atomic import atomic_write, explain_disk_errors, read_json, r
 from overland.runs.folder import RunFolder
 from overland.runs.interrupt import Interrupt, deferred_interrupt
 from overland.runs.jsonl import read_jsonl_zst, write_jsonl_zst
+from overland.runs.memory import peak_bytes, restart_peak
 from overland.runs.progress import Deadline, Progress, progress
 
 __all__ = [
@@ -16,10 +17,12 @@ __all__ = [
     "atomic_write",
     "deferred_interrupt",
     "explain_disk_errors",
+    "peak_bytes",
     "progress",
     "read_json",
     "read_jsonl_zst",
     "replace_folder",
+    "restart_peak",
     "sha256_file",
     "write_json",
     "write_jsonl_zst",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+WAITS = "\nstopping at the end of this step. Ctrl-C once more stops at once and loses the step.\n"
 
 
 class Interrupt:
@@ -17,7 +21,7 @@ class Interrupt:
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Interrupt]:
-    """Note the first Ctrl-C instead of raising; a second one raises at once. Only the main thread can do this.
+    """Note the first Ctrl-C, and say so, instead of raising; a second one raises at once. Only in the main thread.
 
         with deferred_interrupt() as stop:
             for step in range(steps):
@@ -36,6 +40,7 @@ def deferred_interrupt() -> Iterator[Interrupt]:
         if state.asked:
             raise KeyboardInterrupt
         state.asked = True
+        os.write(2, WAITS.encode())  # not print: the signal may have come in the middle of one
 
     signal.signal(signal.SIGINT, note)
     try:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-QUIET_SECONDS = 30.0  # without a terminal, at most one line this often
+QUIET_SECONDS = 30.0  # without a terminal, at most one line this often; after ten minutes ever more seldom
+QUIET_SHARE = 0.05  # of the time so far
 
 
 class Progress:
@@ -39,14 +40,14 @@ class Progress:
         """Draw the last state; `outcome` is `done`, `stopped` or `failed`."""
 
     def _count(self) -> str:
-        return f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
+        return f"{self.done:,}/{self.total:,}" if self.total is not None else f"{self.done:,}" if self.done else ""
 
     def _figures(self) -> str:
         return " ".join(f"{name} {_short(value)}" for name, value in self.figures.items())
 
 
 class _Lines(Progress):
-    """One line at the start, one at the end, at most one every 30 seconds between."""
+    """One line at the start, one at the end, between them at most one every 30 seconds: a hundred in a day."""
 
     def __init__(self, *args: Any, stream: TextIO) -> None:
         super().__init__(*args)
@@ -54,22 +55,25 @@ class _Lines(Progress):
         self.printed = self.started
 
     def _open(self) -> None:
-        size = f" ({self.total} {self.unit}s)" if self.total is not None else ""
+        size = f" ({_plural(self.total, self.unit)})" if self.total is not None else ""
         self._print(f"{self.label}: started{size}")
 
     def _show(self) -> None:
         now = self.clock()
-        if now - self.printed >= QUIET_SECONDS:
+        if now - self.printed >= max(QUIET_SECONDS, QUIET_SHARE * self.elapsed()):
             self.printed = now
             left = ""
             if self.total and self.done:
                 left = f", about {_duration(self.elapsed() / self.done * (self.total - self.done))} left"
             so_far = f"{self._count()} {self.unit}s, {_duration(self.elapsed())}{left}"
-            self._print(f"{self.label}: {so_far} {self._figures()}")
+            self._print(f"{self.label}: {so_far}{self._newest()}")
 
     def _close(self, outcome: str) -> None:
-        in_all = f"{self._count()} {self.unit}s in {_duration(self.elapsed())}"
-        self._print(f"{self.label}: {outcome}, {in_all} {self._figures()}")
+        how_many = "" if self.total is None and not self.done else f", {self._count()} {self.unit}s"
+        self._print(f"{self.label}: {outcome}{how_many} in {_duration(self.elapsed())}{self._newest()}")
+
+    def _newest(self) -> str:
+        return "".join(f", {name} {_short(value)}" for name, value in self.figures.items())
 
     def _print(self, line: str) -> None:
         print(line.rstrip(), file=self.stream, flush=True)
@@ -159,6 +163,10 @@ def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.2e}" if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e5) else f"{value:.3f}"
     return str(value)
+
+
+def _plural(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:

@@ -56,6 +56,11 @@ def percent(share: float | None) -> str:
     return f"{points:.0f}%"
 
 
+def gigabytes(size: float | None) -> str:
+    """Bytes as 1.9 GB."""
+    return "–" if size is None else f"{size / 1e9:.1f} GB"
+
+
 def duration(seconds: float | None) -> str:
     """Seconds as 42 s, 3 min 20 s or 1 h 5 min."""
     if seconds is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from overland.studio.charts import Series, bar_rows, interval_rows, line_chart, load_map
-from overland.studio.markup import compact, duration, figure, number, percent, text
+from overland.studio.markup import compact, duration, figure, gigabytes, number, percent, text
 from overland.studio.stored import Json, Stored, bounds
 
 STAGES = {"sft": "after SFT", "rl": "after RL", "mxfp4": "after MXFP4", "served": "when served"}
@@ -187,8 +187,9 @@ def experts(run: Stored) -> str:
 
 
 def costs(run: Stored) -> str:
-    """Seconds, CPU seconds and tokens by stage."""
+    """Seconds, CPU seconds, tokens and memory by stage."""
     seconds, cpu, tokens = run.part("seconds"), run.part("cpu_seconds"), run.part("tokens")
+    memory = {stage: size for stage, found in run.part("memory_bytes").items() if (size := number(found)) is not None}
     stages = [s for s in dict.fromkeys([*seconds, *cpu, *tokens]) if s not in ("total", "all")]
     if not stages:
         return ""
@@ -198,13 +199,14 @@ def costs(run: Stored) -> str:
         rate = compact(t / s) if t is not None and s else "–"
         rows += (
             f'<tr><th scope="row">{text(stage)}</th><td>{duration(s)}</td><td>{duration(c)}</td>'
-            f"<td>{compact(t)}</td><td>{rate}</td></tr>"
+            f"<td>{compact(t)}</td><td>{rate}</td><td>{gigabytes(memory.get(stage))}</td></tr>"
         )
     s, c, t = _sum(seconds), _sum(cpu), _sum(tokens)
     return (
         '<div class="scroll"><table><thead><tr><th>stage</th><th>wall time</th><th>CPU time</th><th>tokens</th>'
-        f"<th>tokens a second</th></tr></thead><tbody>{rows}</tbody><tfoot><tr><th>all</th><td>{duration(s)}</td>"
-        f"<td>{duration(c)}</td><td>{compact(t)}</td><td></td></tr></tfoot></table></div>"
+        "<th>tokens a second</th><th>most memory</th></tr></thead>"
+        f"<tbody>{rows}</tbody><tfoot><tr><th>all</th><td>{duration(s)}</td><td>{duration(c)}</td><td>{compact(t)}</td>"
+        f"<td></td><td>{gigabytes(max(memory.values(), default=None))}</td></tr></tfoot></table></div>"
     )
 
 

@@ -7,6 +7,7 @@ which is rank 0; under torchrun the ranks exist already. Only rank 0 writes the 
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from overland.errors import OverlandError
 T = TypeVar("T")
 
 DEADLINE = timedelta(minutes=10)  # longest wait for another rank; a stage never goes so long without a sum
+_lost = threading.Event()  # set in rank 0 once another rank has died
 
 
 class Ranks:
@@ -35,8 +37,12 @@ class Ranks:
 
     @classmethod
     def current(cls) -> Ranks:
-        """The ranks of the initialised process group, or a single one."""
-        return cls(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else cls()
+        """The ranks of the initialised process group, or a single one. Raises RuntimeError where one was lost."""
+        if dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        if _lost.is_set():  # a single rank would go on alone, with other sums
+            raise RuntimeError("a rank was lost")
+        return cls()
 
     @property
     def writes(self) -> bool:
@@ -110,23 +116,29 @@ def in_ranks(world: int, run: Callable[..., T], *args: Any) -> T:
     context = multiprocessing.get_context("spawn")
     # The store lives in this process, so the others' connection breaks when it goes.
     store = dist.TCPStore("127.0.0.1", port, world, is_master=True, wait_for_workers=False, timeout=DEADLINE)
-    failures = context.SimpleQueue()
+    words = [context.Pipe(duplex=False) for _ in range(1, world)]  # what each of the others says when it fails
     others = [
-        context.Process(target=_other_rank, args=(rank, world, port, os.getpid(), failures, run, args), daemon=True)
-        for rank in range(1, world)
+        context.Process(target=_other_rank, args=(rank, world, port, os.getpid(), says, run, args), daemon=True)
+        for rank, (_, says) in enumerate(words, 1)
     ]
     for process in others:
         process.start()
-    watch = _Watch(others)
+    watch, ended = _Watch(others), False
     try:
         dist.init_process_group("gloo", store=store, rank=0, world_size=world, timeout=DEADLINE)
-        return run(Ranks.current(), *args)
+        result = run(Ranks.current(), *args)
+        ended = True
+        return result
     except (RuntimeError, ValueError) as error:  # what torch raises for a broken group, and for one that is gone
-        if isinstance(error, ValueError) and dist.is_initialized():
+        reason = _reason(others, [heard for heard, _ in words])
+        if reason is None:
             raise
-        raise OverlandError(_reason(failures, error)) from error
+        raise OverlandError(reason) from error
     finally:
         watch.stop()
+        if not ended:
+            for process in others:
+                process.terminate()  # it closes its sandboxes
         if dist.is_initialized():
             dist.destroy_process_group()
         for process in others:
@@ -134,17 +146,31 @@ def in_ranks(world: int, run: Callable[..., T], *args: Any) -> T:
             if process.is_alive():
                 process.kill()
                 process.join()
+        _lost.clear()
 
 
-def _reason(failures: Any, error: BaseException) -> str:
-    return f"another rank failed: {failures.get()}" if not failures.empty() else f"a rank was lost: {error}"
+def _reason(others: Sequence[Any], words: Sequence[Any]) -> str | None:
+    """What another rank died of; None where all are well and the error is this rank's own."""
+    multiprocessing.connection.wait([process.sentinel for process in others], timeout=2)  # a broken pipe comes first
+    for heard in words:
+        if heard.poll():
+            return f"another rank failed: {heard.recv()}"
+    for rank, process in enumerate(others, 1):
+        if process.exitcode not in (None, 0):
+            how = f"was killed ({signal.Signals(-process.exitcode).name})" if process.exitcode < 0 else "ended"
+            return (
+                f"rank {rank} {how}; where nobody did that, memory ran out. What was finished is kept: run again with "
+                "--resume."
+            )
+    return None
 
 
 def _other_rank(
-    rank: int, world: int, port: int, parent: int, failures: Any, run: Callable[..., Any], args: tuple[Any, ...]
+    rank: int, world: int, port: int, parent: int, says: Any, run: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to stop, and says so in the loop
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # rank 0 ended; what is open is closed on the way out
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (rank 0 speaks for all)
     try:
@@ -154,7 +180,7 @@ def _other_rank(
     except KeyboardInterrupt:
         pass
     except BaseException as error:
-        failures.put(f"{type(error).__name__}: {error}")
+        says.send(str(error) if isinstance(error, OverlandError) else f"{type(error).__name__}: {error}")
         os._exit(1)
 
 
@@ -179,6 +205,7 @@ class _Watch:
     def _look(self) -> None:
         while not self._stopped.wait(0.5):
             if any(p.exitcode not in (None, 0) for p in self._others):
+                _lost.set()
                 if dist.is_initialized():
                     dist.distributed_c10d._abort_process_group()
                 return
