@@ -13,10 +13,10 @@ from kernels.references import fla_naive
 from tiny import TINY, random_ids, tiny
 from torch import Tensor
 
+from overland.kernels import index_scores, select, selected_ids, selected_mask
 from overland.model import Decoder, Replay, indexer_parameters
 from overland.model.context import Context, visible
 from overland.model.dsa import DSA, divergence
-from overland.model.indexer import index_scores, select, selected_ids, selected_mask
 from overland.model.mla import MLA
 
 from .finite_differences import check_gradients

@@ -44,8 +44,18 @@ from overland.kernels.routing import (
     rows_by_expert,
     weighted_rows,
 )
+from overland.kernels.selected_attention import attend_selected, attend_selected_reference
 from overland.kernels.short_conv import short_conv, short_conv_reference
 from overland.kernels.situ import situ_glu, situ_glu_reference
+from overland.kernels.top_keys import (
+    index_scores,
+    select,
+    selected_ids,
+    selected_mask,
+    slices,
+    top_keys,
+    top_keys_reference,
+)
 
 __all__ = [
     "MXFP4_BLOCK",
@@ -55,6 +65,8 @@ __all__ = [
     "MXFP4_VALUES",
     "attend_latents",
     "attend_latents_reference",
+    "attend_selected",
+    "attend_selected_reference",
     "choose_experts",
     "choose_experts_reference",
     "compiled_state",
@@ -62,6 +74,7 @@ __all__ = [
     "depth_mix_reference",
     "grouped_product",
     "grouped_product_reference",
+    "index_scores",
     "kda",
     "kda_chunk",
     "kda_recurrent",
@@ -84,9 +97,15 @@ __all__ = [
     "rms_norm",
     "rms_norm_reference",
     "rows_by_expert",
+    "select",
+    "selected_ids",
+    "selected_mask",
     "short_conv",
     "short_conv_reference",
     "situ_glu",
     "situ_glu_reference",
+    "slices",
+    "top_keys",
+    "top_keys_reference",
     "weighted_rows",
 ]

@@ -73,6 +73,18 @@ def visible(context: Context, T: int, S: int, device: torch.device, window: int 
     return mask
 
 
+def visible_range(context: Context, B: int, T: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The same as two int64 tensors [B, T]: the first key that each query sees, and the one behind its last."""
+    at = torch.arange(T, device=device).expand(B, T)
+    if context.lengths_B is not None:
+        if context.documents is not None:
+            raise ValueError("documents in a packed row and a cache do not go together")
+        return torch.zeros_like(at), at + context.lengths_B[:, None] + 1
+    if context.documents is not None:
+        return at - positions(context, T, device), at + 1
+    return torch.zeros_like(at), at + 1
+
+
 def angles(config: DecoderConfig, context: Context, T: int, dtype: torch.dtype, device: torch.device) -> Rotary | None:
     """The rotary table of the new tokens, where the decoder has one."""
     if config.rope is None:

@@ -19,13 +19,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from overland import kernels
 from overland.model.cache import DSACache, LayerCache, append
 from overland.model.config import DecoderConfig
-from overland.model.context import Context, IndexerStage, visible
-from overland.model.indexer import Indexer, index_scores, select, selected_ids, selected_mask
+from overland.model.context import Context, IndexerStage, visible, visible_range
+from overland.model.indexer import Indexer
 from overland.model.mla import MLA
 
-SCORE_ELEMENTS = 1 << 22  # of the indexer's dots at a time: queries are taken in chunks, so that memory stays flat
+# Queries are taken in pieces, so that memory stays flat: so many numbers of the kept keys' places, or, where the
+# indexer learns, of its dots at a time.
+ID_ELEMENTS, SCORE_ELEMENTS = 1 << 20, 1 << 22
 
 
 @dataclass
@@ -60,36 +63,38 @@ class DSA(MLA):
         r_BTQ = self.query_latent(x_BTD)
         q_BTHx, e_BSx = self.queries(r_BTQ, context), self.latents(x_BTD, context)
         k_BSI = self.indexer.keys(x_BTD, context)
+        S, stage = T, context.indexer_stage
         if isinstance(cache, DSACache) and context.lengths_B is not None:
-            S = int(context.lengths_B.max()) + T
-            cache.latents = append(cache.latents, e_BSx, context.lengths_B)
-            cache.keys = append(cache.keys, k_BSI, context.lengths_B)
-            e_BSx, k_BSI = cache.latents[:, :S], cache.keys[:, :S]
-
-        S = e_BSx.shape[1]
-        mask = visible(context, T, S, x_BTD.device)
-        everything = self.indexer.topk >= S and not context.keep_selection and replay_BTk is None
-        if everything and context.indexer_stage is None:
-            return self.output(self.dense(q_BTHx, e_BSx, mask), x_BTD), Indexing()
-        if mask is None:
-            mask = torch.ones(1, T, S, dtype=torch.bool, device=x_BTD.device).tril()
+            S += int(context.lengths_B.max())
+            e_BSx = cache.latents = append(cache.latents, e_BSx, context.lengths_B)
+            k_BSI = cache.keys = append(cache.keys, k_BSI, context.lengths_B)
+        if self.indexer.topk >= S and stage is None and replay_BTk is None and not context.keep_selection:
+            o_BTHV = self.dense(q_BTHx, e_BSx[:, :S], visible(context, T, S, x_BTD.device))
+            return self.output(o_BTHV, x_BTD), Indexing()
+        if stage is not None or torch.is_grad_enabled():
+            e_BSx, k_BSI = e_BSx[:, :S], k_BSI[:, :S]  # else spare slots stay: no query's range reaches them
+        begin_BT, end_BT = visible_range(context, B, T, x_BTD.device)
+        q_BTJI, w_BTJ = self.indexer.queries(r_BTQ, x_BTD, context)
         outputs: list[Tensor] = []
         records: list[Indexing] = []
-        w = self.indexer.queries(r_BTQ, x_BTD, context)
-        chunk = max(1, SCORE_ELEMENTS // (B * self.indexer.J * S))
-        for at in range(0, T, chunk):
-            part = slice(at, at + chunk)
-            scores = index_scores(w[0][:, part], w[1][:, part], k_BSI)
-            seen = mask[:, part].expand_as(scores)
+        each, most = (B * S * self.indexer.J, SCORE_ELEMENTS) if stage else (B * self.indexer.topk, ID_ELEMENTS)
+        for part in kernels.slices(T, each, most):
+            indexer, seen = (q_BTJI[:, part], w_BTJ[:, part], k_BSI), (begin_BT[:, part], end_BT[:, part])
             if replay_BTk is None:
-                kept = select(scores, seen, self.indexer.topk)
+                ids_BTk = kernels.top_keys(*indexer, *seen, self.indexer.topk)
             else:
-                kept = selected_mask(replay_BTk[:, part], S)
-            if context.indexer_stage == "dense":
-                outputs.append(self.dense(q_BTHx[:, part], e_BSx, seen))
+                ids_BTk = replay_BTk[:, part]
+            record = Indexing(selected=ids_BTk if context.keep_selection else None)
+            if stage == "dense":
+                outputs.append(self.dense(q_BTHx[:, part], e_BSx, between(*seen, S)))
             else:
-                outputs.append(self.attend(q_BTHx[:, part], e_BSx, kept))
-            records.append(self._record(q_BTHx[:, part], e_BSx, scores, seen, kept, context))
+                outputs.append(self.attend(q_BTHx[:, part], e_BSx, ids_BTk))
+            if stage is not None:
+                mask_BTS = between(*seen, S) if stage == "dense" else kernels.selected_mask(ids_BTk, S)
+                p_BTS = self.attention_mass(q_BTHx[:, part], e_BSx, mask_BTS)
+                record.kl = divergence(p_BTS, kernels.index_scores(*indexer), mask_BTS)
+                record.mass = (p_BTS * kernels.selected_mask(ids_BTk, S)).sum(-1) if stage == "dense" else None
+            records.append(record)
         return self.output(torch.cat(outputs, dim=1), x_BTD), _joined(records, context.valid_BT)
 
     def dense(self, q_BTHx: Tensor, e_BSx: Tensor, mask_BTS: Tensor | None) -> Tensor:
@@ -97,35 +102,16 @@ class DSA(MLA):
         few = q_BTHx.shape[1] <= 4 and mask_BTS is not None  # the absorbed form has no causal triangle of its own
         return (self.absorbed if few else self.expanded)(q_BTHx, e_BSx, mask_BTS)
 
-    def attend(self, q_BTHx: Tensor, e_BSx: Tensor, kept_BTS: Tensor) -> Tensor:
-        """Attention over the kept keys: by a mask while the context is short, by gathering them once it is long."""
-        S, k = kept_BTS.shape[-1], self.indexer.topk
-        if 2 * k * (2 * self.L + self.R) >= S * (self.N + self.R + self.V):
-            return self.dense(q_BTHx, e_BSx, kept_BTS)
-        return self.gathered(q_BTHx, e_BSx, selected_ids(kept_BTS, k))
+    def attend(self, q_BTHx: Tensor, e_BSx: Tensor, ids_BTk: Tensor) -> Tensor:
+        """Attention over the kept keys; where gradients are wanted and the context is short, by a mask."""
+        S, k = e_BSx.shape[1], ids_BTk.shape[-1]
+        if torch.is_grad_enabled() and 2 * k * (2 * self.L + self.R) >= S * (self.N + self.R + self.V):
+            return self.dense(q_BTHx, e_BSx, kernels.selected_mask(ids_BTk, S))
+        return self.gathered(q_BTHx, e_BSx, ids_BTk)
 
     def gathered(self, q_BTHx: Tensor, e_BSx: Tensor, ids_BTk: Tensor) -> Tensor:
         """The absorbed form over each query's own keys: cost and memory go with k, not with S."""
-        B, T, k = ids_BTk.shape
-        at = ids_BTk.clamp(min=0).view(B, T * k, 1).expand(-1, -1, e_BSx.shape[-1])
-        e_BTkx = e_BSx.gather(1, at).view(B, T, k, -1)
-        scores = torch.einsum("bthx,btkx->bthk", self.absorb(q_BTHx), e_BTkx) * self.scale
-        scores = scores.masked_fill((ids_BTk < 0)[:, :, None], float("-inf"))
-        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
-        return self.values(torch.einsum("bthk,btkl->bthl", weights, e_BTkx[..., : self.L]))
-
-    def _record(
-        self, q_BTHx: Tensor, e_BSx: Tensor, scores: Tensor, seen: Tensor, kept: Tensor, context: Context
-    ) -> Indexing:
-        record = Indexing(selected=selected_ids(kept, self.indexer.topk) if context.keep_selection else None)
-        if context.indexer_stage is None:
-            return record
-        support = seen if context.indexer_stage == "dense" else kept
-        p_BTS = self.attention_mass(q_BTHx, e_BSx, support)
-        record.kl = divergence(p_BTS, scores, support)
-        if context.indexer_stage == "dense":
-            record.mass = (p_BTS * kept).sum(-1)
-        return record
+        return self.values(kernels.attend_selected(self.absorb(q_BTHx), e_BSx, ids_BTk, self.L, self.scale))
 
     @torch.no_grad()
     def attention_mass(self, q_BTHx: Tensor, e_BSx: Tensor, support_BTS: Tensor) -> Tensor:
@@ -139,6 +125,12 @@ class DSA(MLA):
         """An empty cache for `rows` sequences."""
         empty = self.kv_b_proj.weight.new_zeros(rows, 0, self.L + self.R)
         return DSACache(empty, empty.new_zeros(rows, 0, self.indexer.I))
+
+
+def between(begin_BT: Tensor, end_BT: Tensor, S: int) -> Tensor:
+    """[B, T, S] bool: the keys from `begin` up to and without `end`."""
+    at_S = torch.arange(S, device=begin_BT.device)
+    return (at_S >= begin_BT[..., None]) & (at_S < end_BT[..., None])
 
 
 def divergence(p_BTS: Tensor, scores_BTS: Tensor, support_BTS: Tensor) -> Tensor:

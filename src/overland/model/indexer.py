@@ -12,7 +12,6 @@ Source: DeepSeek-V3.2 report §2; reference/architecture.md §5.4 and §6.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from overland.model.config import DecoderConfig
@@ -55,41 +54,6 @@ class Indexer(nn.Module):
         assert context.rotary is not None
         first, rest = x_BTJI.split([self.R, self.I - self.R], dim=-1)
         return torch.cat([rotate(first, context.rotary), rest], dim=-1)
-
-
-def index_scores(q_BTJI: Tensor, w_BTJ: Tensor, k_BSI: Tensor) -> Tensor:
-    """I(t, s) [B, T, S] in the weights' dtype, of all pairs: what may not be seen is masked by the caller."""
-    dots_BTJS = torch.einsum("btji,bsi->btjs", q_BTJI, k_BSI.to(q_BTJI.dtype))
-    return torch.einsum("btj,btjs->bts", w_BTJ, F.relu(dots_BTJS))
-
-
-def select(scores_BTS: Tensor, visible_BTS: Tensor, topk: int) -> Tensor:
-    """Which keys each query keeps, [B, T, S] bool: its `topk` best visible ones, of equal ones the earlier.
-
-    ReLU makes exact ties common, and torch.topk settles them differently from call to call.
-    """
-    if scores_BTS.shape[-1] <= topk:
-        return visible_BTS
-    scores = scores_BTS.detach().masked_fill(~visible_BTS, float("-inf"))
-    least = scores.topk(topk, dim=-1).values[..., -1:]
-    better, equal = scores > least, (scores == least) & visible_BTS
-    room = topk - better.sum(-1, keepdim=True)
-    return better | (equal & (equal.cumsum(-1) <= room))
-
-
-def selected_ids(selected_BTS: Tensor, topk: int) -> Tensor:
-    """The kept keys' places in ascending order, [B, T, k], k = min(topk, S), padded with -1."""
-    S = selected_BTS.shape[-1]
-    k = min(topk, S)
-    slot = (selected_BTS.cumsum(-1) - 1).masked_fill(~selected_BTS, k)  # one slot more takes what is not kept
-    place = torch.arange(S, device=slot.device).expand_as(slot)
-    return place.new_full((*slot.shape[:-1], k + 1), -1).scatter_(-1, slot, place)[..., :k]
-
-
-def selected_mask(ids_BTk: Tensor, S: int) -> Tensor:
-    """The inverse of `selected_ids`: [B, T, S] bool."""
-    slots = torch.zeros(*ids_BTk.shape[:-1], S + 1, dtype=torch.bool, device=ids_BTk.device)
-    return slots.scatter_(-1, ids_BTk.masked_fill(ids_BTk < 0, S), True)[..., :S]
 
 
 def indexer_parameters(model: nn.Module) -> list[nn.Parameter]:
