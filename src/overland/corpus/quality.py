@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from overland.corpus.compiled import Packed
-from overland.corpus.quality_rules import GRAMS, MEASURES, Limits, check_limits, published
-from overland.corpus.quality_statistics import statistics
+from overland.corpus.quality_rules import MEASURES, Limits, check_limits, published
+from overland.corpus.quality_statistics import gram_bit, statistics
 from overland.corpus.section import CodeRules, MathRules, ProseRules
 
 Rules = ProseRules | CodeRules | MathRules
@@ -49,8 +49,8 @@ def judge(
     to be another ("und" is not known).
     """
     names = np.array([domain if domain in profiles else "prose" for domain in domains], dtype=object)
-    counted = np.array([any(limit[4:] in GRAMS for limit in profiles.get(name, {})) for name in names], dtype=bool)
-    counts = statistics(texts, counted)
+    grams = {name: sum({gram_bit(limit[4:]) for limit in limits}) for name, limits in profiles.items()}
+    counts = statistics(texts, np.array([grams.get(name, 0) for name in names], dtype=np.uint16))
     foreign = np.array([language not in ("en", "und", "") for language in languages or [""] * len(texts)], dtype=bool)
     out: list[Broken | None] = [None] * len(texts)
     for domain in sorted(set(names.tolist())):

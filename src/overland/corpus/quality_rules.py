@@ -129,8 +129,6 @@ PUBLISHED: dict[str, Limits] = {
     },
 }
 
-GRAMS = frozenset(name for name in MEASURES if name.endswith("gram"))
-
 
 def check_limits(limits: Mapping[str, float | None]) -> None:
     """Raise UsageError naming the first limit that is none."""

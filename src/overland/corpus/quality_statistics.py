@@ -26,10 +26,19 @@ STATISTICS = (
 Statistics = dict[str, NDArray[np.int64]]
 
 
-def statistics(texts: Packed, grams: NDArray[np.bool_] | bool = True) -> Statistics:
-    """Each statistic [n]. `grams`: for which texts repeated runs of words are counted (0 elsewhere)."""
+ALL_GRAMS = 0x1FF
+
+
+def gram_bit(name: str) -> int:
+    """The bit in `grams` of a statistic or measure like "top_3gram"; 0 for any other."""
+    return 1 << int(name.rpartition("_")[2].removesuffix("gram")) - 2 if name.endswith("gram") else 0
+
+
+def statistics(texts: Packed, grams: NDArray[np.uint16] | int = ALL_GRAMS) -> Statistics:
+    """Each statistic [n]. `grams`: which runs of words are counted (the bits of `gram_bit`; 0 elsewhere), for all texts
+    or one by one."""
     n = len(texts)
-    wanted = np.ascontiguousarray(np.broadcast_to(grams, n), dtype=np.uint8)
+    wanted = np.ascontiguousarray(np.broadcast_to(grams, n), dtype=np.uint16)
     if not available():
         return quality_reference.statistics([texts.raw(i) for i in range(n)], wanted.tolist(), STATISTICS)
     rows = np.empty((n, len(STATISTICS)), dtype=np.int64)

@@ -15,7 +15,6 @@ enum {
     COUNT
 };
 
-
 typedef struct { u64 key; u32 count, stamp; } cell_t;
 typedef struct { cell_t *cells; u64 mask; i64 room; u32 stamp; } table_t;
 
@@ -79,8 +78,67 @@ static inline i64 chars_in(const u8 *s, i64 n) {
     return count;
 }
 
+/* What a byte is to the scan of a word: MAYBE may begin white space beyond ASCII. */
+enum { SPACE_BYTE = 1, MAYBE = 2, LETTER_BYTE = 4, HIGH = 8, STOP = 16 };
+#define TEN(c, v) [c] = v, [c + 1] = v, [c + 2] = v, [c + 3] = v, [c + 4] = v, [c + 5] = v, [c + 6] = v, [c + 7] = v, \
+                  [c + 8] = v, [c + 9] = v
+static const u8 BYTE[256] = {
+    [9] = SPACE_BYTE, [10] = SPACE_BYTE, [11] = SPACE_BYTE, [12] = SPACE_BYTE, [13] = SPACE_BYTE,
+    [0x1C] = SPACE_BYTE, [0x1D] = SPACE_BYTE, [0x1E] = SPACE_BYTE, [0x1F] = SPACE_BYTE, [' '] = SPACE_BYTE,
+    ['.'] = STOP, ['!'] = STOP, ['?'] = STOP,
+    TEN('a', LETTER_BYTE), TEN('k', LETTER_BYTE), ['u'] = LETTER_BYTE, ['v'] = LETTER_BYTE, ['w'] = LETTER_BYTE,
+    ['x'] = LETTER_BYTE, ['y'] = LETTER_BYTE, ['z'] = LETTER_BYTE,
+    TEN('A', LETTER_BYTE), TEN('K', LETTER_BYTE), ['U'] = LETTER_BYTE, ['V'] = LETTER_BYTE, ['W'] = LETTER_BYTE,
+    ['X'] = LETTER_BYTE, ['Y'] = LETTER_BYTE, ['Z'] = LETTER_BYTE,
+    TEN(0x80, HIGH), TEN(0x8A, HIGH), TEN(0x94, HIGH), TEN(0x9E, HIGH), TEN(0xA8, HIGH), TEN(0xB2, HIGH),
+    [0xBC] = HIGH, [0xBD] = HIGH, [0xBE] = HIGH, [0xBF] = HIGH, [0xC0] = HIGH, [0xC1] = HIGH, [0xC2] = HIGH | MAYBE,
+    TEN(0xC3, HIGH), TEN(0xCD, HIGH), TEN(0xD7, HIGH), [0xE1] = HIGH | MAYBE, [0xE2] = HIGH | MAYBE,
+    [0xE3] = HIGH | MAYBE, TEN(0xE4, HIGH), TEN(0xEE, HIGH), [0xF8] = HIGH, [0xF9] = HIGH, [0xFA] = HIGH, [0xFB] = HIGH, [0xFC] = HIGH,
+    [0xFD] = HIGH, [0xFE] = HIGH, [0xFF] = HIGH,
+};
+#undef TEN
 
 static inline u8 lower(u8 c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
+
+/* Eight bytes with the ASCII capitals lowered. */
+static inline u64 lower8(u64 x) {
+    u64 low = x & 0x7F7F7F7F7F7F7F7Full, from_a = low + 0x3F3F3F3F3F3F3F3Full, past_z = low + 0x2525252525252525ull;
+    return x | (~x & (from_a ^ past_z) & 0x8080808080808080ull) >> 2;
+}
+
+static inline u64 load8(const u8 *s, i64 n, i64 room) { /* the first n <= 8 bytes; `room` may be read */
+    u64 x = 0;
+    if (room >= 8) {
+        memcpy(&x, s, 8);
+        return n == 8 ? x : x & ((1ull << 8 * n) - 1);
+    }
+    memcpy(&x, s, (size_t)n);
+    return x;
+}
+
+/* Hash of a word without regard to ASCII case; *head is its first eight bytes in lower case. */
+static inline u64 hash_word(const u8 *s, i64 n, i64 room, u64 *head) {
+    u64 h = 0x9E3779B97F4A7C15ull ^ (u64)n, x = *head = lower8(load8(s, n < 8 ? n : 8, room));
+    for (;;) {
+        h = (h ^ x) * 0x9FB21C651E98DF25ull;
+        if (n <= 8) return mix64(h);
+        h ^= h >> 32;
+        s += 8, n -= 8, room -= 8;
+        x = lower8(load8(s, n < 8 ? n : 8, room));
+    }
+}
+
+static int is_stop_word(u64 head, i64 n, int *which) {
+#define WORD2(a, b) ((u64)a | (u64)b << 8)
+#define WORD4(a, b, c, d) (WORD2(a, b) | (u64)c << 16 | (u64)d << 24)
+    static const u64 stops[] = {WORD4('t', 'h', 'e', 0), WORD2('b', 'e'), WORD2('t', 'o'), WORD2('o', 'f'),
+                                WORD4('a', 'n', 'd', 0), WORD4('t', 'h', 'a', 't'), WORD4('h', 'a', 'v', 'e'),
+                                WORD4('w', 'i', 't', 'h')};
+    if (n < 2 || n > 4) return 0;
+    for (int i = 0; i < 8; i++)
+        if (head == stops[i]) return *which = i, 1;
+    return 0;
+}
 
 /* Whether lower-case `needle` is in s, ignoring ASCII case. */
 static int holds(const u8 *s, i64 n, const char *needle) {
@@ -90,6 +148,22 @@ static int holds(const u8 *s, i64 n, const char *needle) {
         i64 j = 1;
         while (j < m && lower(s[i + j]) == (u8)needle[j]) j++;
         if (j == m) return 1;
+    }
+    return 0;
+}
+
+/* The same for a whole document: it is looked for only near two rare letters of it, `at` from its start. */
+static int document_holds(const u8 *s, i64 n, const char *needle, int at) {
+    u8 a = (u8)needle[at], b = (u8)needle[at + 1];
+    i64 m = (i64)strlen(needle);
+    for (i64 block = 0; block + 1 < n; block += 256) {
+        i64 size = n - 1 - block < 256 ? n - 1 - block : 256;
+        const u8 *p = s + block;
+        u8 any = 0;
+        for (i64 i = 0; i < size; i++) any |= (u8)(((p[i] | 32) == a) & ((p[i + 1] | 32) == b));
+        if (!any) continue;
+        i64 from = block - at > 0 ? block - at : 0, to = block + size + m < n ? block + size + m : n;
+        if (holds(s + from, to - from, needle)) return 1;
     }
     return 0;
 }
@@ -138,14 +212,16 @@ static int ends_sentence(const u8 *s, i64 n) {
 static i64 sentences_in(const u8 *s, i64 n) {
     i64 count = 0;
     for (i64 i = 0; i < n; i++) {
-        if (s[i] != '.' && s[i] != '!' && s[i] != '?') continue;
+        if (!(BYTE[s[i]] & STOP)) continue;
         while (i + 1 < n && (s[i + 1] == '.' || s[i + 1] == '!' || s[i + 1] == '?')) i++;
         count += i + 1 == n || s[i + 1] == '"' || s[i + 1] == '\'' || s[i + 1] == ')' || space_at(s + i + 1, s + n) > 0;
     }
     return count;
 }
 
-static void line_counts(const u8 *s, i64 n, i64 chars, i64 words, i64 *out) {
+enum { HAS_SCRIPT = 1, HAS_POLICY = 2, HAS_STOP = 4 }; /* what a document has that its lines need be asked for */
+
+static void line_counts(const u8 *s, i64 n, i64 chars, i64 words, int has, i64 *out) {
     i64 upper = 0, letters = 0;
     out[LINES]++;
     out[LINE_CHARS] += chars;
@@ -155,15 +231,20 @@ static void line_counts(const u8 *s, i64 n, i64 chars, i64 words, i64 *out) {
     out[PUNCTUATED_LINES] += ends_sentence(s, n);
     out[SHORT_LINES] += chars <= 30;
     out[COMMENT_LINES] += is_comment(s, n);
-    for (i64 i = 0; i < n; i++) {
-        upper += s[i] >= 'A' && s[i] <= 'Z';
-        letters += (s[i] | 32) >= 'a' && (s[i] | 32) <= 'z';
+    for (i64 i = 0; i < n; i += 240) { /* in bytes, which the compiler takes many at a time */
+        u8 few_upper = 0, few_letters = 0;
+        i64 to = i + 240 < n ? i + 240 : n;
+        for (i64 j = i; j < to; j++) {
+            few_upper += (u8)(s[j] - 'A') < 26;
+            few_letters += (u8)((s[j] | 32) - 'a') < 26;
+        }
+        upper += few_upper, letters += few_letters;
     }
     out[UPPER_LINES] += upper * 2 > letters;
-    int script = holds(s, n, "javascript"), policy = is_policy(s, n);
+    int script = has & HAS_SCRIPT && holds(s, n, "javascript"), policy = has & HAS_POLICY && is_policy(s, n);
     out[SCRIPT_LINES] += script;
     out[POLICY_LINES] += policy;
-    i64 sentences = sentences_in(s, n);
+    i64 sentences = has & HAS_STOP ? sentences_in(s, n) : 0;
     out[SENTENCES] += sentences;
     if (words >= 3 && s[n - 1] && strchr(".!?\"'", s[n - 1]) && !ends_with(s, n, "...") && !script && !policy) {
         out[C4_LINES]++;
@@ -171,10 +252,25 @@ static void line_counts(const u8 *s, i64 n, i64 chars, i64 words, i64 *out) {
     }
 }
 
+/* Places of three bytes, which may overlap. */
+static i64 threes(const u8 *s, i64 n, const char *three) {
+    i64 count = 0;
+    for (i64 i = 0; i + 2 < n; i += 240) {
+        u8 few = 0;
+        i64 to = i + 240 < n - 2 ? i + 240 : n - 2;
+        for (i64 j = i; j < to; j++)
+            few += (u8)((s[j] == (u8)three[0]) & (s[j + 1] == (u8)three[1]) & (s[j + 2] == (u8)three[2]));
+        count += few;
+    }
+    return count;
+}
+
 static void byte_counts(const u8 *s, i64 n, i64 *out) {
-    u32 seen[256] = {0};
-    i64 high = 0;
-    for (i64 i = 0; i < n; i++) seen[s[i]]++;
+    u32 lane[4][256] = {{0}}, seen[256];
+    i64 high = 0, at = 0;
+    for (; at + 4 <= n; at += 4) lane[0][s[at]]++, lane[1][s[at + 1]]++, lane[2][s[at + 2]]++, lane[3][s[at + 3]]++;
+    for (; at < n; at++) lane[0][s[at]]++;
+    for (int c = 0; c < 256; c++) seen[c] = lane[0][c] + lane[1][c] + lane[2][c] + lane[3][c];
     out[BYTES] = n;
     for (int c = 0; c < 256; c++) {
         if ((c & 0xC0) != 0x80) out[CHARS] += seen[c];
@@ -190,8 +286,9 @@ static void byte_counts(const u8 *s, i64 n, i64 *out) {
     out[DOLLARS] = seen['$'];
     for (const u8 *p = s, *end = s + n; seen['\\'] && (p = memchr(p, '\\', (size_t)(end - p))); p++)
         out[COMMANDS] += p + 1 < end && (p[1] | 32) >= 'a' && (p[1] | 32) <= 'z';
-    for (const u8 *p = s, *end = s + n; (p = memmem(p, (size_t)(end - p), "://", 3)); p += 3) out[URLS]++;
-    for (const u8 *p = s, *end = s + n; (p = memmem(p, (size_t)(end - p), "...", 3)); p += 3) out[ELLIPSES]++;
+    out[URLS] = threes(s, n, "://");
+    if (threes(s, n, "..."))
+        for (const u8 *p = s, *end = s + n; (p = memmem(p, (size_t)(end - p), "...", 3)); p += 3) out[ELLIPSES]++;
     for (i64 i = 0; high && i < n;) {
         if (s[i] < 0x80) { i++; continue; }
         int size;
@@ -229,9 +326,11 @@ static i64 repeated_ngrams(table_t *t, const u64 *prefix, i64 n, int size, u64 p
     return repeated;
 }
 
-/* out [n, COUNT]; grams [n]: whether the repetition of word runs is wanted (it costs most). 1 where memory is out. */
-API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u8 *grams, i64 *out_rows) {
+/* out [n, COUNT]; grams [n]: which runs of words are counted (they cost most), bit k those of k + 2. 1 where memory is
+   out. */
+API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u16 *grams, i64 *out_rows) {
     i64 longest = 0;
+    const u8 *data_end = data + offset[n];
     for (i64 d = 0; d < n; d++)
         if (offset[d + 1] - offset[d] > longest) longest = offset[d + 1] - offset[d];
     i64 room = longest / 2 + 2;
@@ -244,6 +343,13 @@ API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u8 *
         i64 *out = out_rows + d * COUNT;
         memset(out, 0, COUNT * sizeof *out);
         byte_counts(s, end - s, out);
+        int ascii = out[BYTES] == out[CHARS], has = 0;
+        if (document_holds(s, end - s, "javascript", 0)) has |= HAS_SCRIPT;
+        if (document_holds(s, end - s, "cookie", 3) || document_holds(s, end - s, "privacy policy", 5) ||
+            document_holds(s, end - s, "terms of use", 3))
+            has |= HAS_POLICY;
+        if (memchr(s, '.', (size_t)(end - s)) || memchr(s, '!', (size_t)(end - s)) || memchr(s, '?', (size_t)(end - s)))
+            has |= HAS_STOP;
         out[LOREM] = memmem(s, (size_t)(end - s), "orem ipsum", 10) != 0;
         i64 breaks = 1;
         for (const u8 *p = s; (p = memchr(p, '\n', (size_t)(end - p))); p++) breaks++;
@@ -256,7 +362,7 @@ API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u8 *
         for (const u8 *line = s; line <= end;) {
             const u8 *stop = memchr(line, '\n', (size_t)(end - line));
             if (!stop) stop = end;
-            i64 raw = chars_in(line, stop - line);
+            i64 raw = ascii ? stop - line : chars_in(line, stop - line);
             if (raw > out[MAX_LINE]) out[MAX_LINE] = raw;
             const u8 *first = 0, *last = 0, *p = line;
             i64 before = words, spaces = 0, tail = 0;
@@ -265,40 +371,34 @@ API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u8 *
                 while (p < stop && (space = space_at(p, stop))) p += space, spaces++, tail++;
                 if (p == stop) break;
                 if (!first) first = p;
-                u64 h = 0x9E3779B97F4A7C15ull;
-                i64 length = 0;
                 const u8 *w = p;
-                int alpha = 0;
-                while (p < stop && !space_at(p, stop)) {
-                    u8 c = lower(*p);
-                    h = (h ^ c) * 0x9FB21C651E98DF25ull;
-                    length += (c & 0xC0) != 0x80;
-                    alpha |= (c >= 'a' && c <= 'z') || c >= 0x80;
-                    p++;
+                u8 is = 0;
+                for (; p < stop; p++) {
+                    u8 kind = BYTE[*p];
+                    if (kind & (SPACE_BYTE | MAYBE) && space_at(p, stop)) break;
+                    is |= kind;
                 }
-                if (alpha && p - w < 512) { /* a word of signs beyond ASCII only has no letter */
+                i64 length = is & HIGH ? chars_in(w, p - w) : p - w;
+                int alpha = (is & (LETTER_BYTE | HIGH)) != 0, which;
+                if (is & HIGH && !(is & LETTER_BYTE) && p - w < 512) { /* signs beyond ASCII are no letters */
                     alpha = 0;
                     for (const u8 *q = w; q < p && !alpha;) {
                         int size = 1;
-                        if (*q < 0x80) alpha = (*q | 32) >= 'a' && (*q | 32) <= 'z';
-                        else { u32 point = code_point(q, p, &size); alpha = size > 1 && kind_of(point) != SEPARATOR; }
+                        if (*q >= 0x80) {
+                            u32 point = code_point(q, p, &size);
+                            alpha = size > 1 && kind_of(point) != SEPARATOR;
+                        }
                         q += size;
                     }
                 }
                 last = p;
                 tail = 0;
-                static const char *stops[] = {"the", "be", "to", "of", "and", "that", "have", "with"};
-                if (p - w <= 4 && p - w >= 2)
-                    for (int i = 0; i < 8; i++) {
-                        i64 m = (i64)strlen(stops[i]), j = 0;
-                        if (m != p - w) continue;
-                        while (j < m && lower(w[j]) == (u8)stops[i][j]) j++;
-                        if (j == m) out[STOP_WORDS]++, stops_seen |= 1 << i;
-                    }
+                u64 head, h = hash_word(w, p - w, data_end - w, &head);
+                if (is_stop_word(head, p - w, &which)) out[STOP_WORDS]++, stops_seen |= 1 << which;
                 out[WORD_CHARS] += length;
                 out[ALPHA_WORDS] += alpha;
                 if (length > out[MAX_WORD]) out[MAX_WORD] = length;
-                prefix[words + 1] = prefix[words] * 0xD6E8FEB86659FD93ull + mix64(h);
+                prefix[words + 1] = prefix[words] * 0xD6E8FEB86659FD93ull + h;
                 chars[words + 1] = chars[words] + length;
                 words++;
             }
@@ -308,7 +408,7 @@ API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u8 *
                 for (const u8 *q = line; q < first; q += space_at(q, stop)) count--;
                 count -= tail;
                 u64 key = hash_bytes(first, size, 1);
-                line_counts(first, size, count, words - before, out);
+                line_counts(first, size, count, words - before, has, out);
                 cell_t *c = cell_of(&lines, key);
                 if (c->count++) out[DUPLICATE_LINES]++, out[DUPLICATE_LINE_CHARS] += count;
                 paragraph = (paragraph ^ key) * 0x9FB21C651E98DF25ull + 1;
@@ -330,6 +430,7 @@ API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u8 *
         u64 power = 0xD6E8FEB86659FD93ull;
         for (int size = 2; size <= 10; size++) {
             power *= 0xD6E8FEB86659FD93ull;
+            if (!(grams[d] >> (size - 2) & 1)) continue;
             out[TOP2 + size - 2] = size <= 4 ? top_ngram(&runs, prefix, words, size, power, chars)
                                              : repeated_ngrams(&runs, prefix, words, size, power, chars);
         }
