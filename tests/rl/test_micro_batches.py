@@ -17,7 +17,17 @@ from torch import Tensor
 
 from overland.model import Decoder, initialise, preset
 from overland.rl import GRPO, Group, RLSection, Sample
-from overland.rl.batch import MicroBatch, batch_figures, chunks, collate, split, suffix_length, train_rows
+from overland.rl.batch import (
+    MicroBatch,
+    batch_figures,
+    chunks,
+    collate,
+    positions,
+    shares,
+    split,
+    suffix_length,
+    train_rows,
+)
 from overland.rl.loss import LossFigures
 from overland.rl.shared import SharedPrompts, WholeSamples, forward_for
 from overland.rl.update import accumulate
@@ -142,6 +152,15 @@ def test_every_trained_token_is_in_exactly_one_micro_batch(seed: int, tokens: in
     for batch in batches:
         assert len(batch.keys) == 1 or batch.suffix_RS.numel() <= tokens
         assert batch.suffix_lengths == tuple(suffix_length(expected[key]) for key in batch.keys)
+
+
+@given(seed=st.integers(0, 1000), count=st.integers(0, 12), world=st.integers(1, 4))
+def test_ranks_get_every_bundle_once_and_about_as_many_positions(seed: int, count: int, world: int) -> None:
+    bundles = train_rows(groups(seed, count), GRPO())
+    dealt = shares(bundles, world)
+    assert sorted(map(id, bundles)) == sorted(id(b) for part in dealt for b in part)
+    loads = [sum(map(positions, part)) for part in dealt]
+    assert max(loads) - min(loads) <= max(map(positions, bundles), default=0)
 
 
 def test_targets_are_the_sampled_ids_and_never_an_observation() -> None:

@@ -93,16 +93,19 @@ class Prefill:
                 self.pool.put(prefix, row, 0, salt)
 
     def _shared(self, new: list[Generation]) -> list[tuple[str, list[int]]]:
-        """What the new prompts share with each other and with recent ones, shorter beginnings first."""
-        known = [*self._recent, *((g.salt, g.prompt_ids) for g in new)]
+        """What the new prompts share with each other and with recent ones, shorter beginnings first.
+
+        Equal prompts run as one anyway, and a turn that goes on from its own checkpoint needs no shorter beginning.
+        """
         out: list[tuple[str, list[int]]] = []
         for salt in dict.fromkeys(g.salt for g in new):
-            prompts = [ids for other, ids in known if other == salt]
-            own = {id(g.prompt_ids) for g in new}
+            own = list(dict.fromkeys(tuple(g.prompt_ids) for g in new if g.salt == salt))
+            prompts = [*own, *(tuple(ids) for other, ids in self._recent if other == salt)]
             shared: set[tuple[int, ...]] = set()
-            for ids, n in zip(prompts, parting_points(prompts, SHORTEST_PREFIX), strict=True):
-                if n and id(ids) in own:
-                    shared.add(tuple(ids[: min(n, len(ids) - 1)]))
+            for ids, n in zip(own, parting_points(prompts, SHORTEST_PREFIX), strict=False):
+                n = min(n, len(ids) - 1)
+                if n > self.pool.longest(ids, salt):
+                    shared.add(ids[:n])
             out += [(salt, list(prefix)) for prefix in sorted(shared, key=len)]
         return out
 

@@ -157,6 +157,23 @@ def by_algorithm(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
     return parts
 
 
+def shares(bundles: Sequence[Bundle], world: int) -> list[list[Bundle]]:
+    """The bundles dealt to `world` ranks so that all have about as many positions to compute: the longest first, each
+    to the rank that has the least so far."""
+    dealt: list[list[Bundle]] = [[] for _ in range(world)]
+    load = [0] * world
+    for bundle in sorted(bundles, key=positions, reverse=True):
+        least = load.index(min(load))
+        dealt[least].append(bundle)
+        load[least] += positions(bundle)
+    return dealt
+
+
+def positions(bundle: Bundle) -> int:
+    """Positions of a bundle's passes: its prompt once and its rows behind it."""
+    return len(bundle.prompt) + sum(suffix_length(row.sample) for row in bundle.rows)
+
+
 def chunks(bundles: Sequence[Bundle], max_tokens: int) -> list[list[Bundle]]:
     """Lists of bundles whose prompts, padded, have at most `max_tokens` positions; prompts of like length together."""
     parts: list[list[Bundle]] = []
@@ -279,7 +296,7 @@ def batch_figures(bundles: Sequence[Bundle]) -> Mapping[str, float]:
     """Figures of a batch for the metrics: samples and how many of them differ, trained tokens, positions that are
     computed and how many they would be without sharing prompts and like samples."""
     rows = [row for bundle in bundles for row in bundle.rows]
-    shared = sum(len(b.prompt) for b in bundles) + sum(_used(r.sample) - r.sample.prompt_length for r in rows)
+    shared = sum(map(positions, bundles))
     return {
         "rows": float(sum(r.copies for r in rows)),
         "distinct_rows": float(len(rows)),

@@ -10,7 +10,6 @@ hopeless ones keep being tried.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,9 +104,9 @@ class Curriculum:
         return orders
 
     def measuring(self) -> list[Order]:
-        """`measure_groups` groups of every (domain, level, effort) that can be dealt, and at least one step's worth."""
+        """`measure_groups` groups of every (domain, level, effort) that can be dealt, and about a step's worth."""
         cells = [(domain, level, effort) for domain, effort in self.shares for level in self.levels[domain]]
-        times = max(self.section.measure_groups, math.ceil(self.section.tasks_per_step / len(cells)))
+        times = max(self.section.measure_groups, round(self.section.tasks_per_step / len(cells)))
         return [Order(*cell, self._seed()) for cell in cells for _ in range(times)]
 
     def level_weights(self, domain: str, effort: str) -> list[float]:

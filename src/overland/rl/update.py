@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from overland.rl.algorithms import PPO, Tokens
-from overland.rl.batch import Bundle, MicroBatch, by_algorithm, chunks, collate, split
+from overland.rl.batch import Bundle, MicroBatch, by_algorithm, chunks, collate, shares, split
 from overland.rl.critic import Critic
 from overland.rl.loss import LossFigures, part_figures, policy_loss, token_logprobs
 from overland.rl.section import RLSection
@@ -41,7 +41,7 @@ def accumulate(
     ranks = Ranks.current()
     result = UpdateFigures()
     device = next(model.parameters()).device
-    parts = by_algorithm(ranks.share(bundles))
+    parts = by_algorithm(shares(bundles, ranks.world)[ranks.rank])
     for chunk in (chunk for part in parts for chunk in chunks(part, section.micro_batch_tokens)):
         forward = forward_for(model, chunk, device)
         with torch.no_grad():
