@@ -28,15 +28,21 @@ format: venv
 bench: venv
 	$(BIN)/python -m benchmarks.quickstart --quick $(ARGS)
 
-# Tests against programs that need environments of their own: a two-node Ray cluster, mlcroissant.
+# Tests against programs that need environments of their own: a two-node Ray cluster, mlcroissant, mlx-vlm.
 PEERS := $(HOME)/.cache/overland/peers
-peers: venv $(PEERS)/ray/.installed
+peers: venv $(PEERS)/ray/.installed $(PEERS)/mlx-vlm/.installed
 	$(BIN)/python -m pytest tests/peers $(ARGS)
 
 $(PEERS)/ray/.installed:
 	@mkdir -p $(PEERS) && $(PYTHON) -m venv $(PEERS)/ray
 	$(PEERS)/ray/bin/pip install --quiet --disable-pip-version-check 'ray[data]>=2.40' 'mlcroissant>=1.0' pydantic tokenizers \
 	  license-expression zstandard fsspec resiliparse
+	@touch $@
+
+$(PEERS)/mlx-vlm/.installed:
+	@mkdir -p $(PEERS) && $(PYTHON) -m venv $(PEERS)/mlx-vlm
+	$(PEERS)/mlx-vlm/bin/pip install --quiet --disable-pip-version-check 'mlx[cpu]==0.32.4' transformers==5.24.0 pillow==13.0.0
+	$(PEERS)/mlx-vlm/bin/pip install --quiet --disable-pip-version-check --no-deps mlx-vlm==0.7.10
 	@touch $@
 
 docs: $(VENV)/.docs

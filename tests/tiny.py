@@ -1,4 +1,4 @@
-"""A K3-shaped decoder of ten thousand parameters with every part in it, random enough that each part matters."""
+"""A K3-shaped model of ten thousand parameters with every part in it, random enough that each part matters."""
 
 from __future__ import annotations
 
@@ -29,9 +29,35 @@ TINY = {
 }
 
 
+VISION = {
+    "patch_size": 2,
+    "init_pos_emb_height": 5,
+    "init_pos_emb_width": 4,
+    "init_pos_emb_time": 3,
+    "vt_num_attention_heads": 2,
+    "vt_num_hidden_layers": 2,
+    "vt_hidden_size": 12,
+    "vt_intermediate_size": 20,
+    "qkv_hidden_size": 16,
+    "merge_kernel_size": [2, 2],
+}
+MEDIA = 30
+
+
+def with_vision(text: dict[str, object] | None = None, **changes: object) -> dict[str, object]:
+    """config.json of the tiny model with a tiny tower, some fields of vision_config or the text part replaced."""
+    vision = {**VISION, **changes}
+    return {"text_config": {**TINY, **(text or {})}, "vision_config": vision, "media_placeholder_token_id": MEDIA}
+
+
 def tiny(dtype: torch.dtype = torch.float64, seed: int = 0, **changes: object) -> Decoder:
     """The model with every parameter drawn, none left at a neutral value that would hide a mistake."""
-    model = Decoder(DecoderConfig.from_dict({**TINY, **changes}))
+    return drawn({**TINY, **changes}, dtype, seed)
+
+
+def drawn(fields: dict[str, object], dtype: torch.dtype = torch.float64, seed: int = 0) -> Decoder:
+    """The model of a config.json's content, every parameter drawn."""
+    model = Decoder(DecoderConfig.from_dict(fields))
     generator = torch.Generator().manual_seed(seed)
 
     def normal(like: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import TINY, random_ids, tiny
+from tiny import TINY, drawn, random_ids, tiny, with_vision
 
 from model.test_families import CASES
 from overland.errors import BrokenFileError, UsageError
@@ -127,6 +127,44 @@ def test_the_released_multimodal_prefix_nesting_and_padded_decay_load(folder: Pa
     config.write_text(json.dumps({"model_type": "kimi_k3", "text_config": json.loads(config.read_text())}))
     for name, value in load_model(folder).state_dict().items():
         assert torch.equal(value, before.state_dict()[name]), name
+
+
+SPARSE = {"dsa_config": {"num_heads": 2, "head_dim": 8, "topk": 4, "k_norm_eps": 1e-5, "use_rope": False}}
+
+
+@pytest.mark.parametrize("text", [{}, SPARSE], ids=["K3", "K3.1"])
+def test_text_and_vision_are_saved_as_released_and_read_back(tmp_path: Path, text: dict[str, object]) -> None:
+    model = drawn(with_vision(text), torch.float32)
+    save_model(model, tmp_path, shard_bytes=20_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    tower = {name for name in index if name.startswith(("vision_tower.", "mm_projector."))}
+    assert len(tower) == 2 + 2 * 6 + 1 + 3
+    assert {name.split(".")[0] for name in index.keys() - tower} == {"language_model"}
+    assert ("language_model.model.layers.1.self_attn.indexer.wq_b.weight" in index) == bool(text)
+    again = load_model(tmp_path)
+    assert again.config == model.config
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    half = load_model(tmp_path, torch.bfloat16)
+    assert half.mm_projector is not None
+    assert half.mm_projector.post_norm.weight.dtype == torch.bfloat16
+
+
+def test_a_wrong_tensor_of_the_tower_is_named(tmp_path: Path) -> None:
+    save_model(drawn(with_vision(), torch.float32), tmp_path)
+    weights, name = tmp_path / "model.safetensors", "vision_tower.encoder.blocks.1.wo.weight"
+    tensors = load_file(weights)
+    for broken, message in (
+        ({n: v for n, v in tensors.items() if n != name}, f"'{name}' is missing"),
+        ({**tensors, name: tensors[name].T.contiguous()}, rf"'{name}' has shape \[16, 12\], .* \[12, 16\]"),
+        (
+            {**tensors, "vision_tower.extra": tensors[name].clone()},
+            "'vision_tower.extra' is not a tensor of this model",
+        ),
+    ):
+        save_file(broken, weights)
+        with pytest.raises(BrokenFileError, match=message):
+            load_model(tmp_path)
 
 
 NAME, STRAY = "model.layers.1.self_attn.q_b_proj.weight", "model.layers.9.norm.weight"

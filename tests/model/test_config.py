@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import TINY, random_ids, tiny
+from tiny import TINY, random_ids, tiny, with_vision
 
 from model.test_families import CASES
 from overland.errors import UsageError
@@ -49,6 +49,56 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=f"^here.json: .*{named}") as caught:
         DecoderConfig.from_dict({**TINY, **changes}, source="here.json")
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_multimodal_config_says_around_its_parts_is_kept() -> None:
+    fields = {
+        **with_vision(activation_dtype="x"),
+        "architectures": ["SomethingElse"],
+        "model_type": "kimi_k31",
+        "auto_map": {"AutoConfig": "x"},
+    }
+    config = DecoderConfig.from_dict(fields)
+    written = json.loads(json.dumps(config.to_dict()))
+    assert DecoderConfig.from_dict(written) == config
+    assert {name: written[name] for name in ("architectures", "model_type", "auto_map")} == {
+        name: fields[name] for name in ("architectures", "model_type", "auto_map")
+    }
+    assert written["vision_config"]["activation_dtype"] == "x"
+    assert "auto_map" not in written["text_config"]
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"vt_hidden_size": None}, "vision_config.vt_hidden_size"),
+        ({"patch_size": 0}, "vision_config.patch_size = 0"),
+        ({"merge_kernel_size": [2]}, "vision_config.merge_kernel_size"),
+        ({"merge_kernel_size": [2, 0]}, "vision_config.merge_kernel_size = 0"),
+        ({"norm_type": "layernorm"}, "vision_config.norm_type = 'layernorm' is not supported.*valid: 'rmsnorm'"),
+        ({"attn_bias": True}, "vision_config.attn_bias = True"),
+        ({"text_hidden_size": 32}, "vision_config: text_hidden_size = 32; valid: 16"),
+        ({"mm_hidden_size": 8}, "vision_config: mm_hidden_size = 8; valid: 12"),
+        ({"qkv_hidden_size": 12}, "qkv_hidden_size = 12 is not vt_num_attention_heads = 2 times a multiple of 4"),
+    ],
+)
+def test_a_wrong_field_of_the_vision_part_is_named(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=f"^here.json: .*{named}") as caught:
+        DecoderConfig.from_dict(with_vision(**changes), source="here.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_vision_part_without_its_fields_or_token_is_named() -> None:
+    whole = with_vision()
+    parts: dict[str, Any] = whole["vision_config"]  # type: ignore[assignment]
+    with pytest.raises(UsageError, match=r"vision_config\.vt_num_hidden_layers is missing; kimi_k3 needs it"):
+        DecoderConfig.from_dict({**whole, "vision_config": {k: v for k, v in parts.items() if "layers" not in k}})
+    with pytest.raises(UsageError, match="media_placeholder_token_id is missing"):
+        DecoderConfig.from_dict({name: whole[name] for name in ("text_config", "vision_config")})
+    with pytest.raises(UsageError, match=r"media_placeholder_token_id = 32 is not a token; valid: 0 to 31"):
+        DecoderConfig.from_dict({**whole, "media_placeholder_token_id": 32})
+    with pytest.raises(UsageError, match="vision_config is a list, not an object"):
+        DecoderConfig.from_dict({**whole, "vision_config": [1]})
 
 
 @pytest.mark.parametrize(

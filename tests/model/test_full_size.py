@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from overland.model import PRESETS, Decoder, preset
+from overland.model import PRESETS, Decoder, DecoderConfig, preset
 from overland.model.families import FAMILIES
+from overland.model.families.kimi_vision import K3_VISION
 from overland.model.families.tensors import header_bytes, released_header
 from overland.model.info import describe
 
@@ -72,15 +73,55 @@ def k3_table(sparse: bool = False) -> Shapes:
                 out[f"{moe}experts.{e}.{w}.weight_scale"] = ("U8", (3072, 112))
             out[f"{moe}experts.{e}.w2.weight_packed"] = ("U8", (3584, 1536))
             out[f"{moe}experts.{e}.w2.weight_scale"] = ("U8", (3584, 96))
-    return out
+    return {f"language_model.{name}": tensor for name, tensor in out.items()} | vision_table()
+
+
+def vision_table() -> Shapes:
+    """reference/architecture.md §10, written out."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "vision_tower.patch_embed.proj.weight": (1024, 3, 14, 14),
+        "vision_tower.patch_embed.pos_emb.weight": (64, 64, 1024),
+        "vision_tower.encoder.final_layernorm.weight": (1024,),
+        "mm_projector.proj.0.weight": (4096, 4096),
+        "mm_projector.proj.2.weight": (7168, 4096),
+        "mm_projector.post_norm.weight": (7168,),
+    }
+    for block in range(27):
+        at = f"vision_tower.encoder.blocks.{block}."
+        shapes |= {f"{at}norm0.weight": (1024,), f"{at}norm1.weight": (1024,), f"{at}wo.weight": (1024, 1536)}
+        shapes |= {f"{at}wqkv.weight": (4608, 1024), f"{at}mlp.fc0.weight": (4096, 1024)}
+        shapes[f"{at}mlp.fc1.weight"] = (1024, 4096)
+    return {name: ("BF16", shape) for name, shape in shapes.items()}
 
 
 def test_k3_has_the_released_tensors() -> None:
     found = header("k3", mxfp4=True)
     assert found == k3_table()
-    assert header_bytes(found) + 69 * (128 - 96) * 4 == 1_559_965_606_912  # as released, A_log is padded to 128 heads
+    assert len(found) == 497_220
+    padding = 69 * (128 - 96) * 4  # as released, A_log is padded to 128 heads
+    assert header_bytes(found) + padding == 1_560_860_324_864
+    assert header_bytes(vision_table()) == 894_717_952
     sparse = header("k3-dsa", mxfp4=True)
     assert sparse == k3_table(sparse=True)
+
+
+@pytest.mark.parametrize("name, mixer, architecture", [
+    ("k3", "mla", "KimiK3ForConditionalGeneration"),
+    ("k3-dsa", "dsa", "KimiK31ForConditionalGeneration"),
+])  # fmt: skip
+def test_k3s_config_is_written_as_released_and_read_back(name: str, mixer: str, architecture: str) -> None:
+    config = preset(name)
+    assert [layer.mixer for layer in config.layers].count(mixer) == 24
+    assert [i for i, layer in enumerate(config.layers) if layer.mixer == mixer][-3:] == [87, 91, 92]
+    assert [layer.mixer for layer in config.layers].count("kda") == 69
+    fields = json.loads(json.dumps(config.to_dict()))
+    assert fields["architectures"] == [architecture]
+    assert fields["model_type"] == "kimi_k3"
+    assert fields["text_config"]["model_type"] == "kimi_linear"
+    assert fields["media_placeholder_token_id"] == 163605
+    released = {**K3_VISION, "vt_norm_eps": 1.1920929e-07}
+    assert fields["vision_config"] == released
+    assert DecoderConfig.from_dict(fields) == config
 
 
 def test_info_of_k3_is_exact_quick_and_small() -> None:
@@ -101,6 +142,8 @@ def test_info_of_k3_is_exact_quick_and_small() -> None:
     assert info["cache_bytes_per_token"] == 24 * 1152
     assert info["cache_bytes_at_context"] == info["cache_bytes_per_sequence"] + 24 * 1152 * 2**20
     assert sum(info["components"].values()) == info["parameters"]
+    assert info["release"]["vision_parameters"] == sum(info["vision"].values()) == 447_358_976
+    assert info["vision"]["projector"] == 46_144_512
     assert int(done.stderr.split()[-1]) < 2_000_000  # kilobytes
 
 

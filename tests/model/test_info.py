@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import TINY, random_ids, tiny
+from tiny import TINY, drawn, random_ids, tiny, with_vision
 
 from model.test_families import CASES
 from overland.errors import BrokenFileError, UsageError
@@ -54,6 +54,18 @@ def test_a_folder_is_described_like_the_model_that_it_holds(tmp_path: Path) -> N
     unchosen = found.components["routed experts"] * (1 - config.moe.top_k / config.moe.experts)
     assert found.active == pytest.approx(found.parameters - unchosen, abs=1)
     assert found.context == config.max_position_embeddings
+
+
+def test_vision_is_counted_by_component_apart_from_text(tmp_path: Path) -> None:
+    model = drawn(with_vision(), torch.float32)
+    save_model(model, tmp_path)
+    found = describe(tmp_path)
+    assert found.vision is not None
+    tower = {n: v.numel() for n, v in model.state_dict().items() if n.startswith(("vision_tower.", "mm_projector."))}
+    assert sum(found.vision.values()) == sum(tower.values())
+    assert found.vision["projector"] == sum(count for name, count in tower.items() if name.startswith("mm_projector."))
+    assert found.parameters == sum(v.numel() for v in model.state_dict().values()) - sum(tower.values())
+    assert describe("nano").vision is None
 
 
 def test_latents_take_half_the_bytes_in_a_half_wide_type() -> None:

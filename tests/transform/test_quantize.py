@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny import MEDIA, drawn, with_vision
 from torch import Tensor
 
 import overland.transform.quantize as quantize_module
 from overland.errors import BrokenFileError, OverlandError, UsageError
 from overland.model import Decoder, initialise, load_model, preset, save_model
+from overland.model.vision import Images
 from overland.transform import QuantReport, quantize_experts, quantize_folder
 
 IDS = torch.arange(48).view(2, 24) * 7 % 640
@@ -210,6 +212,28 @@ def test_a_release_with_a_text_config_and_prefixed_names_keeps_both(folder: Path
     in_memory = load_model(src)
     quantize_experts(in_memory, "ceil")
     assert torch.equal(load_model(tmp_path / "out")(IDS).logits, in_memory(IDS).logits)
+
+
+@torch.no_grad()
+def test_a_model_with_vision_is_packed_as_released_and_its_tower_stays(tmp_path: Path) -> None:
+    wide = {"moe_intermediate_size": 32, "routed_expert_hidden_size": 32}
+    model = drawn(with_vision(wide), torch.float32)
+    save_model(model, tmp_path / "src")
+    quantize_folder(tmp_path / "src", tmp_path / "out")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    expert = "language_model.model.layers.1.block_sparse_moe.experts.0.w2.weight"
+    assert {name for name in tensors if name.startswith(expert)} == {f"{expert}_packed", f"{expert}_scale"}
+    for name, value in load_file(tmp_path / "src" / "model.safetensors").items():
+        if not name.startswith("language_model."):
+            assert torch.equal(tensors[name], value), name
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["text_config"]["quantization_config"]["format"] == "mxfp4-pack-quantized"
+    ids = torch.tensor([[3, MEDIA, MEDIA, 5]])
+    images = Images(torch.linspace(-1, 1, 96).view(8, 3, 2, 2), ((1, 2, 4),))
+    quantize_experts(model)
+    again = load_model(tmp_path / "out")
+    assert again.config == model.config
+    assert torch.equal(again(ids, images=images).logits, model(ids, images=images).logits)
 
 
 def test_report_counts_bytes_and_errors(packed: tuple[Path, QuantReport]) -> None:

@@ -34,7 +34,10 @@ def info(
         print_json(found.to_json())
         return
     rows = [[name, f"{count:,}", f"{100 * count / found.parameters:.1f}%"] for name, count in found.components.items()]
-    rows.append(["all", f"{found.parameters:,}", "100.0%"])
+    rows.append(["all" if found.vision is None else "all of the text part", f"{found.parameters:,}", "100.0%"])
+    if found.vision is not None:
+        rows += [[name, f"{count:,}", ""] for name, count in found.vision.items()]
+        rows.append(["all of vision and projector", f"{sum(found.vision.values()):,}", ""])
     print_table(rows, ["component", "parameters", "share"])
     print(f"\nactive for one token  {found.active:,} (all, less the routed experts that are not chosen)")
     print(f"                      {found.active_without_input_embedding:,} without the input embedding")

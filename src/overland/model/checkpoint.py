@@ -25,14 +25,13 @@ from overland.errors import BrokenFileError, UsageError
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Decoder
 from overland.model.families import FAMILIES, Piece, pieces, read_config, write_config
-from overland.model.families.tensors import PADDED, WIDE
+from overland.model.families.tensors import PADDED, TEXT, WIDE
 from overland.model.packed import Halves, Keep, check_pairs, finite, matrix_of
 from overland.model.presets import PRESETS, preset
 from overland.runs import atomic_write
 
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000
-PREFIX = "language_model."  # the released text + vision checkpoint puts this before every text tensor
 FLOATS = ("F64", "F32", "BF16", "F16")
 
 
@@ -109,7 +108,7 @@ def load_config(directory: str | os.PathLike[str]) -> DecoderConfig:
 
 
 def check_folder(directory: str | os.PathLike[str]) -> tuple[DecoderConfig, dict[str, Piece], list[Path]]:
-    """A model folder's config, the pieces it must hold by released name, and its weight files.
+    """A model folder's config, the pieces it must hold by released name less `language_model.`, and its weight files.
 
     Reads headers only. Raises UsageError or BrokenFileError naming the field or tensor that is wrong.
     """
@@ -127,7 +126,7 @@ def _read_folder(directory: Path, dtype: torch.dtype, device: torch.device, keep
     for file in files:
         with _opened(file) as tensors:
             for name in tensors.keys():  # noqa: SIM118 (not a dict)
-                ours = name.removeprefix(PREFIX)
+                ours = name.removeprefix(TEXT)
                 if ours not in found:
                     continue
                 value = tensors.get_tensor(name)
@@ -158,8 +157,8 @@ def _survey(directory: Path) -> tuple[DecoderConfig, Decoder, dict[str, Piece], 
     with torch.device("meta"):
         model = Decoder(config)
     everything = list(pieces(FAMILIES[config.family], config, model.state_dict()))
-    wanted = {piece.name: piece for piece in everything if not piece.copy}
-    copies = {piece.name for piece in everything if piece.copy}
+    wanted = {piece.name.removeprefix(TEXT): piece for piece in everything if not piece.copy}
+    copies = {piece.name.removeprefix(TEXT) for piece in everything if piece.copy}
     copies |= {"lm_head.weight"} if config.tie_word_embeddings else set()
     files = _shards(directory)
     found = {name: header for file in files for name, header in _headers(file).items() if name not in copies}
@@ -194,12 +193,12 @@ def _shards(directory: Path) -> list[Path]:
 
 
 def _headers(file: Path) -> dict[str, Header]:
-    """Name, shape and type of every text tensor of a file, checked for a type that weights can have."""
+    """Name (less `language_model.`), shape and type of a file's tensors, checked for a type that weights can have."""
     out = {}
     with _opened(file) as tensors:
         for name in tensors.keys():  # noqa: SIM118 (not a dict)
             entry = tensors.get_slice(name)
-            ours = name.removeprefix(PREFIX)
+            ours = name.removeprefix(TEXT)
             out[ours] = Header(file, tuple(entry.get_shape()), entry.get_dtype())
             if matrix_of(ours) is None and out[ours].dtype not in FLOATS:
                 raise BrokenFileError(f"{file}: '{ours}' has type {out[ours].dtype}; valid: {', '.join(FLOATS)}")

@@ -149,13 +149,47 @@ class MoEConfig(Section):
         return self
 
 
+class VisionConfig(Section):
+    """The vision tower and its projector; widths in channels, sides in pixels or patches.
+
+    `grid_height` x `grid_width` learned positions are stretched to each image; `merge` patches (rows, columns) become
+    one position of the decoder, where its input has `media_token_id`. `norm_eps` is not in released files: it is what
+    the released code's norms take in fp32 (reference/architecture.md §10.5).
+    """
+
+    patch: PositiveInt
+    grid_height: PositiveInt
+    grid_width: PositiveInt
+    frames: PositiveInt = 4
+    layers: PositiveInt
+    width: PositiveInt
+    mlp_width: PositiveInt
+    heads: PositiveInt
+    qkv_width: PositiveInt
+    merge: tuple[PositiveInt, PositiveInt] = (2, 2)
+    norm_eps: float = 1.1920929e-07
+    projector_eps: float = 1e-5
+    media_token_id: NonNegativeInt
+    extra: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _turning(self) -> VisionConfig:
+        if self.qkv_width % (4 * self.heads):
+            raise ValueError(
+                f"qkv_hidden_size = {self.qkv_width} is not vt_num_attention_heads = {self.heads} times a multiple of 4"
+            )
+        if self.width % 2:
+            raise ValueError(f"vt_hidden_size = {self.width} is not even: sines and cosines share it")
+        return self
+
+
 class DecoderConfig(Section):
-    """The whole text decoder. `family` names the mapping that reads and writes it in a released layout.
+    """The whole model. `family` names the mapping that reads and writes it in a released layout.
 
     `attn_res_block` is the number of layers in a block of attention residuals; None is the standard residual.
     `mtp_layers` counts multi-token-prediction blocks behind the last layer; they read the stream after the final norm,
-    or before it. `extra` keeps the released file's other
-    fields, so that they are written back.
+    or before it. `extra` keeps the released file's other fields, so that they are written back; `around` keeps those
+    beside the text part's where there is a vision part too.
     """
 
     family: str
@@ -172,6 +206,7 @@ class DecoderConfig(Section):
     indexer: IndexerConfig | None = None
     gqa: GQAConfig | None = None
     moe: MoEConfig | None = None
+    vision: VisionConfig | None = None
     mlp_bias: bool = False
     mtp_layers: NonNegativeInt = 0
     mtp_before_norm: bool = False
@@ -182,6 +217,7 @@ class DecoderConfig(Section):
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     extra: dict[str, Any] = {}
+    around: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> DecoderConfig:
@@ -205,6 +241,11 @@ class DecoderConfig(Section):
                 )
         if self.rope is None and (self.gqa is not None or (self.mla is not None and self.mla.rotate)):
             raise ValueError("rope_theta is missing: these layers rotate queries and keys")
+        if self.vision is not None and self.vision.media_token_id >= self.vocab_size:
+            raise ValueError(
+                f"media_placeholder_token_id = {self.vision.media_token_id} is not a token; "
+                f"valid: 0 to {self.vocab_size - 1} (vocab_size = {self.vocab_size})"
+            )
         return self
 
     @property

@@ -22,6 +22,9 @@ from overland.model.moe import Routing
 from overland.model.mtp import MTP
 from overland.model.norm import RMSNorm
 from overland.model.packing import Packing
+from overland.model.vision import Images, Projector, VisionTower
+
+NO_VISION = "images: this model ({family}) has no vision part; valid: images=None, or a model with vision_config"
 
 
 @dataclass
@@ -107,8 +110,9 @@ class DecoderModel(nn.Module):
         dtype = self.embed_tokens.weight.dtype
         return replace(context, rotary=angles(self.config, context, T, dtype, input_ids.device))
 
-    def forward(self, input_ids: Tensor, context: Context, cache: Cache | None, replay: Replay | None) -> Stream:
-        s_BTD = self.embed_tokens(input_ids)
+    def forward(self, s_BTD: Tensor, context: Context, cache: Cache | None, replay: Replay | None) -> Stream:
+        """`s_BTD`: what stands for the tokens, their embeddings with the images' rows put in."""
+        T = s_BTD.shape[1]
         bank: list[Tensor] = []
         aux = Aux()
         for index, layer in enumerate(self.layers):
@@ -117,18 +121,21 @@ class DecoderModel(nn.Module):
             aux.add(record)
         if cache is not None:
             packing = context.packing
-            new = input_ids.shape[1] if packing is None or packing.lengths is None else packing.lengths
+            new = T if packing is None or packing.lengths is None else packing.lengths
             cache.lengths = cache.lengths + new
         if self.config.attn_res_block is not None:
             s_BTD = depth_read(bank, s_BTD, self.output_attn_res_proj, self.output_attn_res_norm)
         return Stream(s_BTD, self.norm(s_BTD), aux)
 
-    def predict_ahead(self, input_ids: Tensor, stream: Stream, context: Context) -> list[Tensor]:
-        """What every multi-token-prediction block leaves for the head, [B, T - 1 - i, D] for block i."""
+    def predict_ahead(self, s_BTD: Tensor, stream: Stream, context: Context) -> list[Tensor]:
+        """What every multi-token-prediction block leaves for the head, [B, T - 1 - i, D] for block i.
+
+        `s_BTD`: what went into the first layer.
+        """
         h_BTD = stream.raw if self.config.mtp_before_norm else stream.normed
         out = []
         for ahead, block in enumerate(self.mtp, start=1):
-            e_BTD = self.embed_tokens(input_ids[:, ahead:])
+            e_BTD = s_BTD[:, ahead:]
             kept = cut(context, e_BTD.shape[1])
             h_BTD, record = block(e_BTD, h_BTD[:, : e_BTD.shape[1]], kept)
             stream.aux.add(record)
@@ -137,7 +144,7 @@ class DecoderModel(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The whole text model: `model(input_ids)` -> Output with `.logits` [B, T, V]."""
+    """The whole model: `model(input_ids)` -> Output with `.logits` [B, T, V]; with a vision part it takes images."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -146,11 +153,14 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
+        self.vision_tower = VisionTower(config.vision) if config.vision is not None else None
+        self.mm_projector = Projector(config.vision, config.hidden_size) if config.vision is not None else None
 
     def forward(
         self,
         input_ids: Tensor,
         *,
+        images: Images | Tensor | None = None,
         packing: Packing | None = None,
         cache: Cache | None = None,
         replay: Replay | None = None,
@@ -162,19 +172,23 @@ class Decoder(nn.Module):
     ) -> Output:
         """Run `input_ids` [B, T] int64 and return logits [B, T, V] with what `Aux` records.
 
-        `cache` (from `new_cache`) is read and then holds the new tokens too. `last_only` forms the logits of each
-        row's last real token alone, [B, 1, V]: what a prefill needs. `where` [B, T] bool forms them at M chosen
-        positions, [M, V] in row order: what a loss over a few trained tokens needs. `indexer_stage` asks the sparse
-        layers for their training loss ("dense" also attends to everything), `keep_selection` for the keys they kept,
-        `mtp` the multi-token-prediction blocks for their logits (without a cache).
+        `images` take the places of `media_token_id`, in order: patches, or [M, D] rows that `embed_images` made of them
+        (a prompt that runs in pieces is given the rows of each piece). `cache` (from `new_cache`) is read and then
+        holds the new tokens too. `last_only` forms the logits of each row's last real token alone, [B, 1, V]: what a
+        prefill needs. `where` [B, T] bool forms them at M chosen positions, [M, V] in row order: what a loss over a few
+        trained tokens needs. `indexer_stage` asks the sparse layers for their training loss ("dense" also attends to
+        everything), `keep_selection` for the keys they kept, `mtp` the multi-token-prediction blocks for their logits
+        (without a cache).
+        Raises UsageError for a context beyond max_position_embeddings, and images that do not fit model or input.
         """
         context = self.model.context(input_ids, packing, cache)
         context = replace(context, indexer_stage=indexer_stage, keep_selection=keep_selection)
-        stream = self.model(input_ids, context, cache, replay)
+        s_BTD = self.embed(input_ids, images)
+        stream = self.model(s_BTD, context, cache, replay)
         if mtp:
             if cache is not None:
                 raise ValueError("mtp=True predicts ahead within the tokens of one call; it takes no cache")
-            ahead = self.model.predict_ahead(input_ids, stream, context)
+            ahead = self.model.predict_ahead(s_BTD, stream, context)
             stream.aux.mtp = [self.lm_head(u_BTD) for u_BTD in ahead]
         h_BTD = stream.normed
         if where is not None:
@@ -186,6 +200,29 @@ class Decoder(nn.Module):
                 rows = torch.arange(h_BTD.shape[0], device=h_BTD.device)
                 h_BTD = h_BTD[rows, packing.lengths - 1][:, None]
         return Output(self.lm_head(h_BTD), stream.aux)
+
+    def embed(self, input_ids: Tensor, images: Images | Tensor | None = None) -> Tensor:
+        """[B, T, D]: the tokens' embeddings, and where the token is `media_token_id` the images' rows in order."""
+        e_BTD = self.model.embed_tokens(input_ids)
+        if images is None:
+            return e_BTD
+        rows_MD = self.embed_images(images) if isinstance(images, Images) else images
+        if self.config.vision is None:
+            raise UsageError(NO_VISION.format(family=self.config.family))
+        media = self.config.vision.media_token_id
+        at_BT = input_ids == media
+        if (places := int(at_BT.sum())) != len(rows_MD):
+            raise UsageError(
+                f"input_ids holds media_token_id = {media} {places} times, the images have {len(rows_MD)} positions; "
+                "valid: as many (token_counts says how many an image takes)"
+            )
+        return e_BTD.masked_scatter(at_BT[..., None], rows_MD.to(e_BTD.dtype))
+
+    def embed_images(self, images: Images) -> Tensor:
+        """[M, D]: the images' rows of the decoder's width. Raises UsageError where the model cannot take them in."""
+        if self.vision_tower is None or self.mm_projector is None:
+            raise UsageError(NO_VISION.format(family=self.config.family))
+        return self.mm_projector(self.vision_tower(images))
 
     def new_cache(self, rows: int) -> Cache:
         """An empty cache for `rows` sequences."""

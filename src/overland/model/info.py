@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections import Counter
@@ -19,11 +18,11 @@ from overland.model.checkpoint import load_config
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Decoder
 from overland.model.families import FAMILIES
-from overland.model.families.kimi_vision import K3_VISION, vision_tensors
-from overland.model.families.tensors import Header, header_bytes, released_header
+from overland.model.families.tensors import VISION, Header, header_bytes, released_header
 from overland.model.layer import DecoderLayer
 from overland.model.moe import MoE
-from overland.model.presets import PRESETS, VISION, preset
+from overland.model.presets import PRESETS, preset
+from overland.model.vision.block import VisionBlock
 
 DTYPES = ("float32", "bfloat16", "float16")
 AHEAD = "multi-token prediction"
@@ -43,7 +42,8 @@ class ReleaseInfo:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a checkpoint stores is counted, selection biases included.
+    """What a checkpoint stores is counted, selection biases included; `parameters`, `active` and `components` are those
+    of the text part, `vision` those of the tower and projector by component (None where there is neither).
 
     `active`: what one token uses, so all but the routed experts that it does not choose and the prediction blocks.
     """
@@ -54,6 +54,7 @@ class ModelInfo:
     active: int
     active_without_input_embedding: int
     components: dict[str, int]
+    vision: dict[str, int] | None
     layers: str
     context: int
     bytes_bf16: int
@@ -82,7 +83,7 @@ def describe(source: str | os.PathLike[str], dtype: str = "float32", at_context:
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype = {dtype!r}; valid: {', '.join(DTYPES)}")
-    config, vision = _config(source)
+    config = _config(source)
     tokens = config.max_position_embeddings if at_context is None else at_context
     if not 1 <= tokens <= config.max_position_embeddings:
         raise UsageError(f"context = {tokens} tokens; valid: 1 to {config.max_position_embeddings} for {source}")
@@ -99,6 +100,7 @@ def describe(source: str | os.PathLike[str], dtype: str = "float32", at_context:
         w % 32 for w in (config.moe.latent or config.hidden_size, config.moe.width)
     )
     packed = released_header(family, config, state, mxfp4=True) if packable else None
+    vision = count_vision(model)
     return ModelInfo(
         source=str(source),
         family=config.family,
@@ -106,11 +108,12 @@ def describe(source: str | os.PathLike[str], dtype: str = "float32", at_context:
         active=active,
         active_without_input_embedding=active - components["embedding"],
         components=components,
+        vision=vision or None,
         layers=layer_line(config),
         context=config.max_position_embeddings,
         bytes_bf16=header_bytes(released_header(family, config, state)),
         bytes_mxfp4=None if packed is None else header_bytes(packed),
-        release=None if packed is None or vision is None else _release(packed, vision),
+        release=_release(packed) if packed is not None and vision else None,
         dtype=dtype,
         cache_bytes_per_token=per_token,
         cache_bytes_per_sequence=per_sequence,
@@ -119,14 +122,14 @@ def describe(source: str | os.PathLike[str], dtype: str = "float32", at_context:
     )
 
 
-def _release(packed: Header, vision: dict[str, Any]) -> ReleaseInfo:
+def _release(packed: Header) -> ReleaseInfo:
     def stored(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (-(-shape[0] // A_LOG_MULTIPLE) * A_LOG_MULTIPLE,) if name.endswith("A_log") else shape
 
-    text = header_bytes({name: (dtype, stored(name, shape)) for name, (dtype, shape) in packed.items()})
-    tower = vision_tensors(vision)
-    parameters = sum(math.prod(shape) for shape in tower.values())
-    return ReleaseInfo(len(packed) + len(tower), text, parameters, 2 * parameters, text + 2 * parameters)
+    tower = {name: tensor for name, tensor in packed.items() if name.startswith(VISION)}
+    text = header_bytes({n: (dtype, stored(n, shape)) for n, (dtype, shape) in packed.items() if n not in tower})
+    parameters = sum(math.prod(shape) for _, shape in tower.values())
+    return ReleaseInfo(len(packed), text, parameters, header_bytes(tower), text + header_bytes(tower))
 
 
 def layer_line(config: DecoderConfig) -> str:
@@ -139,8 +142,25 @@ def layer_line(config: DecoderConfig) -> str:
     return f"{len(config.layers)}: {' and '.join(f'{n} {name}' for name, n in mixers.items())}; {', '.join(parts)}"
 
 
+def count_vision(model: Decoder) -> dict[str, int]:
+    """Parameters of the vision tower and projector by component; empty where there is neither."""
+    if model.vision_tower is None or model.mm_projector is None:
+        return {}
+    tower = model.vision_tower
+    blocks = [block for block in tower.encoder.blocks if isinstance(block, VisionBlock)]
+    parts: dict[str, list[nn.Module]] = {
+        "patch embedding": [tower.patch_embed.proj],
+        "patch positions": [tower.patch_embed.pos_emb],
+        "vision attention": [part for block in blocks for part in (block.wqkv, block.wo)],
+        "vision feed-forward": [block.mlp for block in blocks],
+        "vision norms": [tower.encoder.final_layernorm, *(part for b in blocks for part in (b.norm0, b.norm1))],
+        "projector": [model.mm_projector],
+    }
+    return {name: sum(p.numel() for module in part for p in module.parameters()) for name, part in parts.items()}
+
+
 def count_components(model: Decoder) -> dict[str, int]:
-    """Parameters by component; every parameter is in exactly one."""
+    """Parameters of the text part by component; every parameter is in exactly one."""
     found: dict[str, int] = {}
     for name, parameter in _named(model):
         found[name] = found.get(name, 0) + parameter.numel()
@@ -186,8 +206,8 @@ def _named(model: Decoder) -> Iterator[tuple[str, Tensor]]:
         yield AHEAD, parameter
     for buffer in body.mtp.buffers():
         yield AHEAD, buffer
-    for parameter in model.parameters():
-        if id(parameter) not in taken:
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in taken and not name.startswith(VISION):
             yield "norms and depth queries", parameter
 
 
@@ -203,10 +223,7 @@ def _moe_parts(moe: MoE | None) -> list[tuple[str, nn.Module | None]]:
     ]
 
 
-def _config(source: str | os.PathLike[str]) -> tuple[DecoderConfig, dict[str, Any] | None]:
-    """The text config, and the vision part's where there is one."""
+def _config(source: str | os.PathLike[str]) -> DecoderConfig:
     if not Path(source).exists() and str(source) in PRESETS:
-        return preset(str(source)), VISION.get(str(source))
-    config = load_config(source)
-    vision = json.loads((Path(source) / "config.json").read_text("utf-8")).get("vision_config")
-    return config, {**K3_VISION, **vision} if isinstance(vision, dict) else None
+        return preset(str(source))
+    return load_config(source)

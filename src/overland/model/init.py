@@ -16,6 +16,7 @@ from overland.errors import UsageError
 from overland.model.decoder import Decoder
 from overland.model.kda import KDA
 from overland.model.moe import Experts, MoE, Router
+from overland.model.vision.positions import GridPositions
 
 INITIALISERS = ("standard", "induction")
 
@@ -39,7 +40,7 @@ def _standard(model: Decoder, generator: torch.Generator) -> None:
         if name.endswith("bias"):
             parameter.zero_()
     for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding | Router):
+        if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d | GridPositions | Router):
             module.weight.normal_(0.0, std, generator=generator)
         elif isinstance(module, Experts):
             module.gate_up.normal_(0.0, std, generator=generator)

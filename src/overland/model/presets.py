@@ -13,7 +13,7 @@ from typing import Any
 
 from overland.errors import UsageError
 from overland.model.config import DecoderConfig
-from overland.model.families.kimi_vision import K3_VISION
+from overland.model.families.kimi_vision import K3_MEDIA_TOKEN, K3_VISION
 
 NANO: dict[str, Any] = {
     "model_type": "kimi_linear",
@@ -266,11 +266,21 @@ PRESETS: dict[str, dict[str, Any]] = {
 """config.json fields by name, in the layout of the preset's family."""
 
 VISION = {"k3": K3_VISION, "k3-dsa": K3_VISION}
-"""The vision part of those presets whose release has one."""
+"""vision_config of those presets that take images too."""
 
 
 def preset(name: str, **changes: object) -> DecoderConfig:
-    """A preset's config with some fields of its config.json replaced. Raises UsageError for an unknown name."""
+    """A preset's config with some fields of its config.json's text part replaced.
+
+    Raises UsageError for an unknown name.
+    """
     if name not in PRESETS:
         raise UsageError(f"model = {name!r} is not a preset; valid: {', '.join(sorted(PRESETS))}")
-    return DecoderConfig.from_dict({**PRESETS[name], **changes}, source=f"preset {name}")
+    fields = {**PRESETS[name], **changes}
+    if name in VISION:
+        fields = {
+            "text_config": fields,
+            "vision_config": VISION[name],
+            "media_placeholder_token_id": K3_MEDIA_TOKEN,
+        }
+    return DecoderConfig.from_dict(fields, source=f"preset {name}")

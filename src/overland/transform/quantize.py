@@ -23,9 +23,10 @@ from torch import Tensor
 from overland import kernels
 from overland.errors import BrokenFileError, OverlandError, UsageError
 from overland.model import Decoder, DecoderConfig
-from overland.model.checkpoint import INDEX, PREFIX, check_folder
+from overland.model.checkpoint import INDEX, check_folder
 from overland.model.convert import copy_companions
 from overland.model.families import FAMILIES, Piece
+from overland.model.families.tensors import TEXT
 from overland.model.packed import Pair
 from overland.runs import atomic_write, explain_disk_errors, read_json, replace_folder, write_json
 from overland.transform.quant_report import QuantReport, TensorError
@@ -121,7 +122,7 @@ def quantize_folder(
         for file in files:
             out: dict[str, Tensor] = {}
             for name, weight in _tensors(file):
-                piece = chosen.get(name.removeprefix(PREFIX))
+                piece = chosen.get(name.removeprefix(TEXT))
                 if piece is None:
                     out[name] = weight
                     continue
@@ -185,8 +186,8 @@ def _quantized_config(
     raw: dict[str, Any], config: DecoderConfig, wanted: dict[str, Piece], chosen: dict[str, Piece], rule: str
 ) -> dict[str, Any]:
     """config.json with quantization_config where its readers look for it: beside the text decoder's fields."""
-    matrices = {name.removesuffix(".weight") for name, piece in wanted.items() if len(piece.shape) == 2}
-    plain = sorted(matrices - {name.removesuffix(".weight") for name in chosen})
+    matrices = {piece.name.removesuffix(".weight") for piece in wanted.values() if len(piece.shape) == 2}
+    plain = sorted(matrices - {piece.name.removesuffix(".weight") for piece in chosen.values()})
     if FAMILIES[config.family].experts.fused:
         quantization: dict[str, Any] = {"quant_method": "mxfp4", "modules_to_not_convert": plain}
     else:

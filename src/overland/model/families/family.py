@@ -47,14 +47,34 @@ class ExpertNames:
 
 
 @dataclass(frozen=True)
+class Around:
+    """A config.json with text_config and vision_config: what it says of itself, and which fields stand beside them.
+
+    `sparse_architecture` is that of a model with a lightning indexer.
+    """
+
+    model_type: str
+    architecture: str
+    sparse_architecture: str
+    beside: tuple[str, ...]
+    fresh: Fields
+
+    def says(self, config: DecoderConfig) -> Fields:
+        """What is written unless the file that was read said otherwise."""
+        architecture = self.architecture if config.indexer is None else self.sparse_architecture
+        return {"architectures": [architecture], "model_type": self.model_type, **self.fresh}
+
+
+@dataclass(frozen=True)
 class Family:
     """One released family.
 
     `fields`: our dotted field -> theirs. `always`: our fields that the family fixes. `defaults`: what their fields are
     when config.json leaves them out. `only`: their fields that must have one of these values. `constant`: their fields
-    that are written as they stand. `aliases`: other names that some writers give their fields. `codecs`: layers,
-    positions, and the like. `renames`: regular expressions from our tensor names to theirs. `flat_decay` tells Kimi
-    K3's A_log [H] from Kimi-Linear's [1, 1, H, 1].
+    that are written as they stand (of a section only where there is one). `aliases`: other names that some writers
+    give their fields. `codecs`: layers, positions, and the like. `renames`: regular expressions from our tensor names
+    to theirs. `flat_decay` tells Kimi K3's A_log [H] from Kimi-Linear's [1, 1, H, 1]. `around` is the file of a model
+    with a vision part, in which these fields are the text_config; None where the family has no vision here.
     """
 
     name: str
@@ -70,17 +90,17 @@ class Family:
     renames: tuple[tuple[str, str], ...] = ()
     experts: ExpertNames = ExpertNames()
     flat_decay: bool = True
+    around: Around | None = None
 
     def read(self, theirs: Fields, source: str) -> DecoderConfig:
         """Our config from a config.json's content. Raises UsageError naming the first wrong field."""
         theirs = {self.aliases.get(name, name): value for name, value in theirs.items()}
         values = {**self.defaults, **{k: v for k, v in theirs.items() if v is not None or k not in self.defaults}}
         for name, allowed in self.only.items():
-            if name in values and values[name] not in allowed:
+            found, value = _get(values, name)
+            if found and value not in allowed:
                 valid = " or ".join(repr(value) for value in allowed)
-                raise UsageError(
-                    f"{source}: {name} = {values[name]!r} is not supported for {self.name}; valid: {valid}"
-                )
+                raise UsageError(f"{source}: {name} = {value!r} is not supported for {self.name}; valid: {valid}")
         ours: Fields = {"family": self.name}
         for name, value in self.always.items():
             _put(ours, name, value)
@@ -117,17 +137,21 @@ class Family:
             for their, value in codec.write(config).items():
                 if value is not None:
                     _put(theirs, their, value)
-        return {**theirs, **self.constant, **config.extra}
+        for their, value in self.constant.items():
+            if "." not in their or their.split(".")[0] in theirs:
+                _put(theirs, their, value)
+        return {**theirs, **config.extra}
 
     def _known(self) -> set[str]:
         names = {their.split(".")[0] for their in self.fields.values()}
         names.update(their.split(".")[0] for codec in self.codecs for their in codec.theirs)
-        return names | self.constant.keys() | {"architectures", "model_type"}
+        names.update(their.split(".")[0] for their in self.constant)
+        return names | {"architectures", "model_type"}
 
     def _explain(self, error: ValidationError) -> str:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
-        their = self.fields.get(path, path)
+        their = next((self.fields[ours] for ours in (path, path.rpartition(".")[0]) if ours in self.fields), path)
         what = first["msg"].removeprefix("Value error, ")
         if first["type"] == "missing":
             return f"{their} is missing; {self.name} needs it"

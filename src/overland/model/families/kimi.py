@@ -9,6 +9,7 @@ from __future__ import annotations
 from overland.model.config import DecoderConfig
 from overland.model.families.codecs import COMMON, layer, write_dense_first
 from overland.model.families.family import Codec, Family, Fields
+from overland.model.families.kimi_vision import K3_AROUND, VISION_CODEC, VISION_CONSTANT, VISION_FIELDS, VISION_ONLY
 
 _SHARED = {
     **COMMON,
@@ -137,6 +138,7 @@ KIMI_K3 = Family(
         "indexer.topk": "dsa_config.topk",
         "indexer.norm_eps": "dsa_config.k_norm_eps",
         "indexer.rotate": "dsa_config.use_rope",
+        **VISION_FIELDS,
     },
     always={"mla.rotate": False, "activation.kind": "situ", "mtp_before_norm": True},
     defaults={
@@ -148,7 +150,8 @@ KIMI_K3 = Family(
         "routed_scaling_factor": 1.0,
         "max_position_embeddings": 4096,
     },
-    only={**_ONLY, "hidden_act": ("situ",), "latent_moe_use_norm": (True,)},
-    constant={**_CONSTANT, "hidden_act": "situ", "latent_moe_use_norm": True},
-    codecs=(_LAYERS,),
+    only={**_ONLY, "hidden_act": ("situ",), "latent_moe_use_norm": (True,), **VISION_ONLY},
+    constant={**_CONSTANT, "hidden_act": "situ", "latent_moe_use_norm": True, **VISION_CONSTANT},
+    codecs=(_LAYERS, VISION_CODEC),
+    around=K3_AROUND,
 )

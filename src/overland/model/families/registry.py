@@ -48,16 +48,33 @@ def family_of(fields: dict[str, Any], source: str) -> Family:
 
 
 def read_config(fields: dict[str, Any], source: str = "config.json") -> DecoderConfig:
-    """A config.json's content, or the text part of a multimodal one, as a DecoderConfig."""
-    fields = fields.get("text_config", fields)
-    if not isinstance(fields, dict):
-        raise UsageError(f"{source}: text_config is a {type(fields).__name__}, not an object with the model's fields")
-    return family_of(fields, source).read(fields, source)
+    """A config.json's content as a DecoderConfig; of a multimodal one the text part, and vision where we have it."""
+    text = fields.get("text_config", fields)
+    if not isinstance(text, dict):
+        raise UsageError(f"{source}: text_config is a {type(text).__name__}, not an object with the model's fields")
+    family = family_of(text, source)
+    if text is fields or family.around is None or fields.get("vision_config") is None:
+        return family.read(text, source)
+    if not isinstance(fields["vision_config"], dict):
+        kind = type(fields["vision_config"]).__name__
+        raise UsageError(f"{source}: vision_config is a {kind}, not an object with the tower's fields")
+    beside = {name: fields[name] for name in family.around.beside if name in fields}
+    config = family.read({**text, **beside}, source)
+    said = family.around.says(config)
+    around = {k: v for k, v in fields.items() if k not in (*beside, "text_config") and said.get(k) != v}
+    return config.model_copy(update={"around": around})
 
 
 def write_config(config: DecoderConfig) -> dict[str, Any]:
     """The content of a config.json. Raises UsageError where the model has parts that its family cannot say."""
+    family = FAMILIES[config.family]
     try:
-        return FAMILIES[config.family].write(config)
+        text = family.write(config)
     except ValueError as error:
         raise UsageError(f"family {config.family}: {error}") from None
+    if config.vision is None:
+        return text
+    if family.around is None:
+        raise UsageError(f"family {config.family} has no vision part; valid: vision = None")
+    beside = {name: text.pop(name) for name in family.around.beside}
+    return {**family.around.says(config), **config.around, **beside, "text_config": text}

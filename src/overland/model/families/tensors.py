@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -21,6 +21,8 @@ from overland.model.families.family import ExpertNames, Family
 WIDE = ("A_log", "dt_bias", "o_norm.weight", "conv1d.weight", "e_score_correction_bias")
 Header = dict[str, tuple[str, tuple[int, ...]]]
 ITEM_BYTES = {"F32": 4, "BF16": 2, "U8": 1}
+TEXT = "language_model."  # a release with a vision part puts this before every text tensor
+VISION = ("vision_tower.", "mm_projector.")
 PADDED = ("A_log",)  # the released files pad the heads with zeros
 
 
@@ -49,6 +51,14 @@ class Piece:
 
 def pieces(family: Family, config: DecoderConfig, state: Mapping[str, Tensor]) -> Iterator[Piece]:
     """All released tensors of a model whose state dict (on any device) is `state`, in its order."""
+    for piece in _text_pieces(family, config, {n: v for n, v in state.items() if not n.startswith(VISION)}):
+        yield replace(piece, name=TEXT + piece.name) if config.vision is not None else piece
+    for ours, value in state.items():
+        if ours.startswith(VISION):  # called alike
+            yield Piece(ours, tuple(value.shape), ours, lambda p: p)
+
+
+def _text_pieces(family: Family, config: DecoderConfig, state: Mapping[str, Tensor]) -> Iterator[Piece]:
     for ours, value in state.items():
         if ours == "lm_head.weight" and config.tie_word_embeddings:
             continue
