@@ -33,6 +33,23 @@ def test_domains_and_efforts_get_their_exact_shares(steps: list[int]) -> None:
         assert abs(dealt[domain, effort] - exact) < 2
 
 
+def test_a_solved_domain_leaves_its_place_to_those_that_still_teach() -> None:
+    curriculum = Curriculum(SECTION.model_copy(update={"curriculum_domains": True, "curriculum_floor": 0.1}), LEVELS)
+    for domain, variance in [("terminal", 0.0), ("web", 1.0)]:
+        for level in LEVELS[domain]:
+            cells = [(domain, level, effort) for effort in ("low", "high", "max")]
+            curriculum.rates.rate |= dict.fromkeys(cells, 0.5)
+            curriculum.rates.variance |= dict.fromkeys(cells, variance)
+    orders = curriculum.deal(400)
+    dealt = Counter((order.domain, order.effort) for order in orders)
+    web = sum(count for (domain, _), count in dealt.items() if domain == "web")
+    assert web == pytest.approx(400 * 1 / (1 + 3 * 0.1), abs=2)  # the recipe gives terminal three times web's share
+    assert dealt["web", "high"] == pytest.approx(web / 2, abs=2)
+    again = Curriculum(curriculum.section, LEVELS)
+    again.load_state_dict(curriculum.state_dict())
+    assert again.deal(20) == curriculum.deal(20)
+
+
 def test_task_seeds_never_repeat_and_deals_do_not_depend_on_how_they_are_cut() -> None:
     once = Curriculum(SECTION, LEVELS).deal(40)
     other = Curriculum(SECTION, LEVELS)

@@ -1,7 +1,8 @@
 """Which tasks to run next: exact shares for domains and efforts, and levels that can still teach something.
 
 Domains and efforts: the cell (domain, effort) that is furthest behind its share goes next, counted over the whole run,
-so that the shares hold over any few steps and not only on average. Levels: what a group with pass rate p teaches grows
+so that the shares hold over any few steps and not only on average. With `curriculum_domains` a domain's share follows
+what its groups teach, and a solved domain leaves its place to the others. Levels: what a group with pass rate p teaches grows
 with its variance p (1 - p), for that is the square of the advantages that its samples get. A level's weight is the mean
 variance that its groups showed lately (not that of their mean rate: a level whose tasks are each either solved or
 hopeless teaches nothing), but never below `curriculum_floor` of the full weight: solved levels keep being practised and
@@ -78,7 +79,8 @@ class Curriculum:
         self.shares = {cell: share for cell, share in self.shares.items() if share > 0}
         if not self.shares:
             raise UsageError("rl: no (domain, effort) has a share above 0; raise a share in rl.domains or rl.efforts")
-        self.dealt = dict.fromkeys(self.shares, 0)
+        self.owed = dict.fromkeys(self.shares, 0.0)
+        """Groups that a cell should have had by now, less those that it had."""
         self.rates = PassRates(section.pass_rate_memory)
         self.next_seed = 0
 
@@ -94,14 +96,27 @@ class Curriculum:
 
     def deal(self, count: int) -> list[Order]:
         """The next `count` groups, in order."""
-        total = sum(self.shares.values())
         orders = []
         for _ in range(count):
-            due = sum(self.dealt.values()) + 1
-            cell = max(self.shares, key=lambda c: self.shares[c] / total * due - self.dealt[c])
-            self.dealt[cell] += 1
+            shares = self._shares_now()
+            total = sum(shares.values())
+            for cell, share in shares.items():
+                self.owed[cell] += share / total
+            cell = max(self.owed, key=self.owed.__getitem__)
+            self.owed[cell] -= 1.0
             orders.append(self._order(*cell))
         return orders
+
+    def _shares_now(self) -> dict[tuple[str, str], float]:
+        """The shares of the recipe; where domains follow their variance too, each times what a group of it teaches."""
+        if not self.section.curriculum_domains:
+            return self.shares
+        teaches: dict[str, list[tuple[float, float]]] = {}
+        for (domain, effort), share in self.shares.items():
+            weights = self.level_weights(domain, effort)
+            teaches.setdefault(domain, []).append((share, sum(w * w for w in weights) / sum(weights)))
+        of_domain = {d: sum(s * t for s, t in found) / sum(s for s, _ in found) for d, found in teaches.items()}
+        return {cell: share * of_domain[cell[0]] for cell, share in self.shares.items()}
 
     def measuring(self) -> list[Order]:
         """`measure_groups` groups of every (domain, level, effort) that can be dealt, and about a step's worth."""
@@ -126,13 +141,13 @@ class Curriculum:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "dealt": [[*cell, count] for cell, count in self.dealt.items()],
+            "owed": [[*cell, count] for cell, count in self.owed.items()],
             "rates": [[*cell, rate, self.rates.variance[cell]] for cell, rate in self.rates.rate.items()],
             "next_seed": self.next_seed,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.dealt.update({(domain, effort): count for domain, effort, count in state["dealt"]})
+        self.owed.update({(domain, effort): count for domain, effort, count in state["owed"]})
         for *cell, rate, variance in state["rates"]:
             self.rates.rate[tuple(cell)] = rate
             self.rates.variance[tuple(cell)] = variance

@@ -194,6 +194,9 @@ class RLSection(Section):
 
     curriculum_floor: float = Field(default=0.15, gt=0, le=1)
     """The least weight of a level, relative to the best one: easy levels never vanish, hard ones are always probed."""
+    curriculum_domains: bool = False
+    """Whether a domain's share follows what its levels teach (their mean variance), as levels do; otherwise the shares
+    of the recipe hold exactly. Efforts keep their shares within a domain either way."""
     pass_rate_memory: float = Field(default=0.8, ge=0, lt=1)
     """How much of the old pass rate and variance of a (domain, level, effort) survives a new group."""
     measure_groups: int = Field(default=1, ge=1)
