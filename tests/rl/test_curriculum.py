@@ -87,6 +87,7 @@ def test_a_level_of_tasks_that_are_solved_or_hopeless_teaches_nothing() -> None:
     rates = PassRates(memory=0.8)
     rates.update([group_of([True] * 4), group_of([False] * 4)])
     assert rates.rate["web", 0, "low"] == pytest.approx(0.8)
+    rates.update([group_of([True] * 4), group_of([False] * 4)] * 6)
     assert rates.weight(("web", 0, "low"), 0.1) == 0.1
 
 
@@ -98,7 +99,7 @@ def test_pass_rates_forget_slowly_and_ignore_unjudged_samples() -> None:
     assert rates.rate["web", 0, "low"] == pytest.approx(0.9)
     rates.update([group_of([], lost=1)])
     assert rates.rate["web", 0, "low"] == pytest.approx(0.9)
-    assert rates.variance["web", 0, "low"] == pytest.approx(0.2)
+    assert rates.variance["web", 0, "low"] == pytest.approx((0.5 * 0.8 + 0.0 * 0.2) * 0.8 + 1.0 * 0.2)
 
 
 def group_of(outcomes: list[bool], lost: int = 0) -> Group:

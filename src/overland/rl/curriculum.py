@@ -2,11 +2,12 @@
 
 Domains and efforts: the cell (domain, effort) that is furthest behind its share goes next, counted over the whole run,
 so that the shares hold over any few steps and not only on average. With `curriculum_domains` a domain's share follows
-what its groups teach, and a solved domain leaves its place to the others. Levels: what a group with pass rate p teaches grows
-with its variance p (1 - p), for that is the square of the advantages that its samples get. A level's weight is the mean
-variance that its groups showed lately (not that of their mean rate: a level whose tasks are each either solved or
-hopeless teaches nothing), but never below `curriculum_floor` of the full weight: solved levels keep being practised and
-hopeless ones keep being tried.
+what its groups teach, and a solved domain leaves its place to the others.
+
+Levels: what a group with pass rate p teaches grows with its variance p (1 - p), the square of the advantages that its
+samples get. A level's weight is the mean variance that its groups showed lately (not that of their mean rate: a level
+whose tasks are each either solved or hopeless teaches nothing), but never below `curriculum_floor` of the full weight:
+solved levels keep being practised and hopeless ones keep being tried.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from overland.rl.section import DomainSection, RLSection
 
 Cell = tuple[str, int, str]
 """Domain, level, effort."""
+
+
+PRIOR = 0.5
+"""What a cell's variance is taken for at first: one group alone says little, and most say nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +55,15 @@ class PassRates:
             if group.judged:
                 cell = (group.domain, group.level, group.effort)
                 success = sum(s.success for s in group.judged) / len(group.judged)
-                self._remember(self.rate, cell, success)
-                self._remember(self.variance, cell, 4 * success * (1 - success))
+                self.rate[cell] = self._moved(self.rate.get(cell, success), success)
+                self.variance[cell] = self._moved(self.variance.get(cell, PRIOR), 4 * success * (1 - success))
 
-    def _remember(self, of: dict[Cell, float], cell: Cell, new: float) -> None:
-        of[cell] = self.memory * of[cell] + (1 - self.memory) * new if cell in of else new
+    def _moved(self, old: float, new: float) -> float:
+        return self.memory * old + (1 - self.memory) * new
 
     def weight(self, cell: Cell, floor: float) -> float:
-        """How much the cell teaches, in floor..1; a cell that was never tried gets full weight until it was."""
-        return max(floor, self.variance.get(cell, 1.0))
+        """How much the cell teaches, in floor..1."""
+        return max(floor, self.variance.get(cell, PRIOR))
 
 
 class Curriculum:
