@@ -1,7 +1,7 @@
 """Corpus: raw text to licensed, clean, deduplicated, de-identified token shards with lineage, and their loading."""
 
 from overland.corpus.build import build
-from overland.corpus.loader import TokenLoader, heldout_documents
+from overland.corpus.loader import MixtureLoader, TokenLoader, heldout_documents
 from overland.corpus.lookup import inspect, read_decisions, read_documents_table
 from overland.corpus.remove import Removal, remove
 from overland.corpus.report import CorpusReport
@@ -13,6 +13,8 @@ from overland.corpus.section import (
     DecontaminationSection,
     DuplicateIndexSection,
     LanguageSection,
+    MixtureSection,
+    MixtureStage,
     ProseRules,
     ScaleSection,
     SourceSection,
@@ -27,6 +29,9 @@ __all__ = [
     "DecontaminationSection",
     "DuplicateIndexSection",
     "LanguageSection",
+    "MixtureLoader",
+    "MixtureSection",
+    "MixtureStage",
     "ProseRules",
     "Removal",
     "ScaleSection",

@@ -179,10 +179,11 @@ class DomainStream:
 
 
 class MixtureLoader:
-    """Deterministic batches over the domains of a split by a `MixturePlan`; ends after the plan's last row.
+    """Deterministic batches over the parts of a split by a `MixturePlan`; ends after the plan's last row.
 
-    `batch` counts rows over all ranks; every stage's rows must be a multiple of it, and it of `world`. Each batch is of
-    one stage, so its T is that stage's length. The state is the step, and nothing else.
+    `batch` counts rows over all ranks (a stage may have its own); every stage's rows must be a multiple of it, and it
+    of `world`. Each batch is of one stage, so its T is that stage's length. The state is the step, and nothing else.
+    Parts are domains, or what the stages' weights name (see `domain_streams`).
     """
 
     def __init__(
@@ -200,28 +201,36 @@ class MixtureLoader:
     ) -> None:
         if world < 1 or not 0 <= rank < world:
             raise UsageError(f"loader: rank must be in 0..world-1, got rank={rank} world={world}")
-        if batch < 1 or batch % world:
-            raise UsageError(f"loader: batch {batch} does not divide over {world} ranks; make it a multiple")
-        for number, stage in enumerate(stages):
-            if stage.rows % batch:
-                raise UsageError(f"loader: stage {number} has {stage.rows} rows, no multiple of batch {batch}")
+        self._batches = [stage.batch or batch for stage in stages]
+        for number, (stage, rows) in enumerate(zip(stages, self._batches, strict=True)):
+            if rows < 1 or rows % world:
+                raise UsageError(f"loader: batch {rows} does not divide over {world} ranks; make it a multiple")
+            if stage.rows % rows:
+                raise UsageError(f"loader: stage {number} has {stage.rows} rows, no multiple of batch {rows}")
         self.split, self.batch, self.seed, self.rank, self.world = split, batch, seed, rank, world
-        self.domains = domain_streams(corpus_dir, split, verify=verify)
+        parts = [name for stage in stages for name, weight in stage.weights.items() if weight]
+        self.domains = domain_streams(corpus_dir, split, parts, verify=verify)
         self.plan = MixturePlan(stages, {name: len(part) for name, part in self.domains.items()}, max_repeats, seed)
+        steps = [stage.rows // rows for stage, rows in zip(stages, self._batches, strict=True)]
+        self._step_starts = np.cumsum([0, *steps])
         self.step = 0
         self._rows: dict[tuple[str, int], Rows] = {}
 
     def __len__(self) -> int:
         """Steps in all."""
-        return len(self.plan) // self.batch
+        return int(self._step_starts[-1])
 
     def next(self) -> Batch:
         """(input_ids [B, T], targets [B, T], document_ids [B, T]) with B = batch / world: this rank's rows.
 
         Raises UsageError after the plan's last step.
         """
-        share = self.batch // self.world
-        first = self.step * self.batch + self.rank * share
+        if self.step >= len(self):
+            raise UsageError(f"mixture: step {self.step} is beyond the plan's {len(self)}; add a stage")
+        stage = int(np.searchsorted(self._step_starts, self.step, side="right")) - 1
+        batch, inside = self._batches[stage], self.step - int(self._step_starts[stage])
+        share = batch // self.world
+        first = int(self.plan.starts[stage]) + inside * batch + self.rank * share
         rows = [self._row(first + i) for i in range(share)]
         self.step += 1
         return _stack(rows)
@@ -258,22 +267,40 @@ class MixtureLoader:
     def _fingerprint(self) -> str:
         """What decides the stream besides the step: stages, shares and the domains' sizes."""
         sizes = {name: [len(part), len(part.ordinals)] for name, part in sorted(self.domains.items())}
-        stages = [[stage.rows, stage.length] for stage in self.plan.stages]
+        stages = [[s.rows, s.length, batch] for s, batch in zip(self.plan.stages, self._batches, strict=True)]
         said = json.dumps([stages, self.plan.shares, sizes], sort_keys=True)
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def domain_streams(corpus_dir: str | Path, split: str, *, verify: bool = True) -> dict[str, DomainStream]:
-    """The domains of a split, by the `domain` column of documents.parquet."""
-    table = read_documents_table(corpus_dir).select(["id", "domain"])
-    domain_of = dict(zip(table["id"].to_pylist(), table["domain"].to_pylist(), strict=True))
+def domain_streams(
+    corpus_dir: str | Path, split: str, parts: Sequence[str] = (), *, verify: bool = True
+) -> dict[str, DomainStream]:
+    """The parts of a split, by the columns of documents.parquet; without `parts`, every domain.
+
+    A part is a source ("source:NAME"), a domain and a language ("prose/de") or a domain; a document belongs to the
+    first of these that is named, and to none where none is. Raises UsageError naming a part without documents.
+    """
+    table = read_documents_table(corpus_dir).select(["id", "domain", "language", "source"])
+    columns = (table[name].to_pylist() for name in table.column_names)
+    wanted = set(parts)
+    part_of: dict[str, str] = {}
+    for document_id, domain, language, source in zip(*columns, strict=True):
+        names = (f"source:{source}", f"{domain}/{language}", domain)
+        part_of[document_id] = next((name for name in names if name in wanted), "") if wanted else domain
     stream = Stream(corpus_dir, split, verify=verify)
-    names = [domain_of.get(document_id) for document_id in stream.ids]
-    if None in names:
-        missing = stream.ids[names.index(None)]
+    found = [part_of.get(document_id) for document_id in stream.ids]
+    if None in found:
+        missing = stream.ids[found.index(None)]
         raise BrokenFileError(f"{corpus_dir}/documents.parquet: has no row for document {missing} of split '{split}'")
-    order = np.array(names, dtype=object)
-    return {name: DomainStream(stream, np.flatnonzero(order == name)) for name in sorted(set(order.tolist()))}
+    order = np.array(found, dtype=object)
+    if empty := sorted(wanted - set(order.tolist())):
+        present = {name for names in zip(*(table[c].to_pylist() for c in ("domain", "language")), strict=True)
+                   for name in (names[0], "/".join(names))}  # fmt: skip
+        raise UsageError(
+            f"mixture: no document of split '{split}' belongs to '{empty[0]}'; there are {', '.join(sorted(present))} "
+            "and source:NAME"
+        )
+    return {name: DomainStream(stream, np.flatnonzero(order == name)) for name in sorted(set(order.tolist()) - {""})}
 
 
 def heldout_documents(

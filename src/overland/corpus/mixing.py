@@ -22,11 +22,15 @@ BLOCK = 16_384  # a share is kept to within half of its inverse, .003 %
 
 @dataclass(frozen=True)
 class Stage:
-    """`rows` rows of `length` tokens, of the domains in proportion to `weights` (they need not add up to 1)."""
+    """`rows` rows of `length` tokens, of the domains in proportion to `weights` (they need not add up to 1).
+
+    `batch`: rows of a step over all ranks; None is the loader's.
+    """
 
     rows: int
     length: int
     weights: Mapping[str, float]
+    batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def capped_shares(
     if sum(limit.values()) < wanted:
         most = int(sum(limit.values()))
         raise UsageError(
-            f"mixture: {wanted} tokens are wanted, the repetition caps allow {most}; raise max_repeats or train less"
+            f"mixture: {wanted} tokens are wanted, the caps allow {most}; raise mixture.repeats or train less"
         )
     given: dict[str, float] = {}
     left = float(wanted)

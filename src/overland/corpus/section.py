@@ -213,6 +213,35 @@ class DuplicateIndexSection(Section):
     """Leave OUT/duplicates for later builds: hashes of documents, 5-grams, paragraphs, lines and words; no text."""
 
 
+class MixtureStage(Section):
+    """A part of the training steps with weights, a context length and a batch of its own."""
+
+    share: float = Field(gt=0)
+    """Part of the steps, in proportion to the other stages' shares."""
+    length: int | None = Field(default=None, ge=2)
+    """Tokens a sequence; none is pretrain.length."""
+    batch: int | None = Field(default=None, ge=1)
+    """Sequences a step; none keeps the tokens of a step as they are: pretrain.batch * pretrain.length / length."""
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Weights of this stage; empty: the mixture's."""
+
+
+class MixtureSection(Section):
+    """What training text is made of. Parts are named by domain ("code"), by domain and language ("prose/de") or by
+    source ("source:handbook"); a document belongs to the most particular part that is named."""
+
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Share of the tokens by part, in proportion; a part that is not named is left out. Empty: every domain as much as
+    there is of it."""
+    repeats: float = Field(default=4.0, gt=0)
+    """How often a part's text may be seen over the whole run; what it cannot give goes to the others (more than four
+    epochs teach little, arXiv 2305.16264)."""
+    max_repeats: dict[str, float] = Field(default_factory=dict)
+    """The same for single parts, over `repeats`."""
+    stage: tuple[MixtureStage, ...] = ()
+    """A curriculum: stages one after the other, for example long contexts at the end."""
+
+
 class CorpusSection(Section):
     """From raw text to token shards."""
 

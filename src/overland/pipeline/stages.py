@@ -19,7 +19,7 @@ from overland.agent import ClientPolicy, Limits, LocalPolicy
 from overland.agent.sandbox import choose_sandbox
 from overland.agent.sandbox.base import Sandbox
 from overland.chat import EFFORTS, XTML, Tokenizer, load_tokenizer
-from overland.corpus import TokenLoader, build, heldout_documents
+from overland.corpus import build, heldout_documents
 from overland.engine import AsyncEngine, Engine, Sampling
 from overland.environments import DOMAINS, Task, load_environment
 from overland.environments.wire import message_from_record
@@ -31,7 +31,7 @@ from overland.rl import train_rl
 from overland.runs import RunFolder, progress, read_json, read_jsonl_zst, write_json, write_jsonl_zst
 from overland.serve import create_app
 from overland.serve.lifecycle import background
-from overland.train import Drilled, Ranks, pretrain, sft
+from overland.train import Drilled, Ranks, open_loader, pretrain, sft
 from overland.transform import quantize_folder
 
 
@@ -100,14 +100,7 @@ def pretrain_stage(c: Context) -> dict[str, Any]:
     recipe, tokenizer = c.recipe, c.tokenizer()
     model = new_model(recipe, tokenizer)
     section = recipe.pretrain
-    loader = TokenLoader(
-        c.corpus,
-        batch=section.batch,
-        length=section.length,
-        seed=section.seed,
-        rank=c.ranks.rank,
-        world=c.ranks.world,
-    )
+    loader = open_loader(c.corpus, section, c.ranks.rank, c.ranks.world)
     drilled = Drilled(loader, section.drill_share, tokenizer.text_size, section.seed, c.ranks.rank, c.ranks.world)
     held_out = held_out_text(c)
     figures = pretrain(model, drilled, section, c.run, held_out=held_out, resume=c.resume)

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from overland.chat import XTML, Tokenizer, load_tokenizer
 from overland.config import Section, dump_toml
-from overland.corpus import CorpusSection, TokenLoader, heldout_documents
+from overland.corpus import CorpusSection, heldout_documents
 from overland.engine import Engine
 from overland.environments import DOMAINS, load_environment
 from overland.errors import UsageError
@@ -23,7 +23,7 @@ from overland.pipeline.conversations import held_out_part, read_conversations
 from overland.pipeline.oracles import OracleSection, oracle_dialogues
 from overland.rl import RLSection, train_rl
 from overland.runs import RunFolder, atomic_write, read_json, write_json
-from overland.train import Drilled, PretrainSection, SFTSection
+from overland.train import Drilled, PretrainSection, SFTSection, open_loader
 from overland.train import pretrain as pretrain_stage
 from overland.train import sft as sft_stage
 from overland.transform import LoRASection, apply_lora, remove_lora, save_lora
@@ -108,7 +108,7 @@ def pretrain(recipe: PretrainRecipe, out: Path, *, resume: bool = False) -> dict
     tokenizer = load_tokenizer(corpus)
     model = _model_for(recipe, tokenizer)
     section = recipe.pretrain
-    loader = TokenLoader(corpus, batch=section.batch, length=section.length, seed=section.seed)
+    loader = open_loader(corpus, section)
     run = _open(out, recipe)
     if (done := run.stage_done("pretrain")) is not None and resume:
         return done

@@ -13,6 +13,7 @@ from overland.train.checkpoint import Checkpoints
 from overland.train.dialogues import Dialogue, DialogueOrder, Group, group_by_prefix
 from overland.train.drill import Drilled
 from overland.train.evaluate import evaluate_bpb, evaluate_dialogues
+from overland.train.loading import open_loader
 from overland.train.losses import cross_entropy, token_logprobs
 from overland.train.meters import (
     ExpertCounts,
@@ -70,6 +71,7 @@ __all__ = [
     "learning_rate",
     "make_balance",
     "margin_histogram",
+    "open_loader",
     "pretrain",
     "quantile_bias",
     "router_agreement",

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from overland.config import Section
+from overland.corpus import MixtureSection
 
 
 class LoopSection(Section):
@@ -72,6 +73,8 @@ class PretrainSection(LoopSection):
     """Sequences a step."""
     length: int = Field(128, ge=2)
     """Tokens a sequence."""
+    mixture: MixtureSection = MixtureSection()
+    """Weights by domain, repetition caps and a curriculum; without any the corpus is one stream, read as it lies."""
     drill_share: float = Field(0.0, ge=0, le=1)
     """Share of the sequences that are copying drills instead of text: random tokens, said again and again."""
 
