@@ -16,8 +16,19 @@ import pytest
 import tokenizers
 
 from overland.chat import SPECIAL_TOKENS, load_tokenizer
-from overland.corpus import CorpusReport, CorpusSection, build, gather, heldout_documents, inspect, read_documents_table
+from overland.corpus import (
+    CorpusReport,
+    CorpusSection,
+    build,
+    gather,
+    heldout_documents,
+    inspect,
+    inspect_document,
+    read_documents_table,
+)
+from overland.corpus.shards import Stream
 from overland.corpus.sources import stdlib_source
+from overland.errors import UsageError
 
 from .conftest import SMALL, prose, quiet
 
@@ -210,3 +221,27 @@ def test_held_out_documents_are_near_no_training_document(folder: Folder, tmp_pa
     train = [g for split, g in grams.values() if split == "train"]
     assert len(held) >= 3
     assert max(len(a & b) / len(a | b) for a in held for b in train) < 0.5
+
+
+def test_a_document_is_found_by_its_token_and_by_its_name(folder: Folder, tmp_path: Path) -> None:
+    code = '"""' + prose("doc", 90) + '"""\n' + "".join(f"name_{n} = other(name_{n})\n" for n in range(30))
+    root = folder({"LICENSE": "CC0 1.0 Universal", "a.py": code, "é.txt": "é" * 9 + prose(1), "short.txt": "few words"})
+    out = tmp_path / "out"
+    build_quietly(root, out, heldout=0.0)
+    stream = Stream(out, "train")
+    tokenizer = load_tokenizer(out / "tokenizer.json")
+    for token in range(0, len(stream), 7):
+        row = inspect(out, token)
+        spelled = tokenizer.bytes_of([int(stream.read(token, 1)[0])])
+        if token > row["token_start"] and spelled[0] < 128:  # a token may begin inside a character
+            assert row["text"][row["before"] :].encode().startswith(spelled)
+    module, docs = sorted(inspect_document(out, "a.py"), key=lambda row: row["domain"])
+    assert module["text"] == code
+    assert docs["text"].strip() == prose("doc", 90).strip()
+    assert module["licence_evidence"] == docs["licence_evidence"] == "LICENSE"
+    (dropped,) = inspect_document(out, "short.txt")
+    assert dropped["history"][-1]["rule"] == "prose.min_words"
+    assert "text" not in dropped
+    assert inspect_document(out, dropped["id"]) == [dropped]
+    with pytest.raises(UsageError, match=r"'short'; there are short\.txt"):
+        inspect_document(out, "short")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import random
 import textwrap
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from overland.corpus import quality_reference
 from overland.corpus.compiled import Packed
-from overland.corpus.quality import Broken, RuleReport, c4_lines, check, judge, limits_of
+from overland.corpus.quality import Broken, c4_lines, check, judge, limits_of
 from overland.corpus.quality_rules import PUBLISHED, check_limits, published
 from overland.corpus.quality_statistics import STATISTICS, statistics
 from overland.corpus.section import CodeRules, MathRules, ProseRules
@@ -153,16 +152,13 @@ def test_stop_words_are_asked_of_english_only() -> None:
     assert [b is None for b in broken] == [True, False, False]
 
 
-def test_report_counts_and_keeps_samples_by_rule() -> None:
-    texts = [prose(n, 80) for n in range(4)] + ["too short"] * 9
+def test_words_are_counted_by_characters_where_they_are_not_spaced() -> None:
+    japanese = "委員会は来週再び集まり、提案について詳しく話し合います。" * 6 + "そのほかの議題は次の通りです。"
     profiles = {"prose": limits_of(ProseRules())}
-    packed, report = Packed.of(texts), RuleReport(sample=3)
-    broken = judge(packed, ["prose"] * 13, profiles)
-    report.add(packed, [str(i) for i in range(13)], broken)
-    assert broken[12] == Broken("prose.min_words", 2.0, 50.0)
-    assert report.counts == Counter({"prose.min_words": 9})
-    assert [s["id"] for s in report.samples["prose.min_words"]] == ["4", "5", "6"]
-    assert report.to_dict()["documents"] == 13
+    broken = judge(Packed.of([japanese, japanese, japanese[:40]]), ["prose"] * 3, profiles, ["ja", "und", "ja"])
+    assert broken[0] is None
+    assert broken[1]
+    assert broken[2] == Broken("prose.min_words", 20.0, 50.0)
 
 
 def test_c4_keeps_lines_that_end_like_sentences() -> None:

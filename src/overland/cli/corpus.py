@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from overland.cli.output import print_json, print_pairs, printable
 from overland.cli.verbs import JSON, SET, new_app, verb
+
+SPANS = 12  # cuts that are listed for a person
+AROUND = 1600  # characters of a text that are shown from the token on; a quarter as many before it
 
 app = new_app("Raw text to licensed token shards.")
 
@@ -52,11 +56,15 @@ def build(
     "inspect",
     "Show the document that a token came from.",
     "overland corpus inspect runs/quickstart/corpus --token 1000",
+    "overland corpus inspect corpus/stdlib --document argparse.py",
 )
 def inspect(
     folder: Path = typer.Argument(..., help="A corpus folder."),
     token: int = typer.Option(0, "--token", help="Number of a token in the split."),
     split: str = typer.Option("train", "--split", help="train or heldout."),
+    document: str | None = typer.Option(
+        None, "--document", metavar="ID|PATH", help="A document instead of a token; also one that was dropped."
+    ),
     key_env: str | None = typer.Option(
         None,
         "--key-env",
@@ -68,17 +76,41 @@ def inspect(
     """Show the document that a token came from: source, licence and its evidence, every decision taken over it."""
     from overland import corpus
 
-    row = corpus.inspect(folder, token, split, key_env=key_env)
+    if document is None:
+        found = [corpus.inspect(folder, token, split, key_env=key_env)]
+    else:
+        found = corpus.inspect_document(folder, document, key_env=key_env)
     if as_json:
-        print_json(row)
+        print_json(found if document else found[0])
         return
-    text = row.pop("text")
-    history = row.pop("history")
-    print_pairs({name: value for name, value in row.items() if value not in (None, "", {}, [])})
-    for decision in history:
-        said = " ".join(str(value) for name, value in decision.items() if name not in ("sha256_before", "sha256_after"))
-        print(f"decision   {printable(said)}")
-    print(f"\n{printable(text[:2000])}{'…' if len(text) > 2000 else ''}")
+    for number, row in enumerate(found):
+        print("\n" if number else "", end="")
+        _print_document(row)
+
+
+def _print_document(row: dict[str, Any]) -> None:
+    text, before = row.pop("text", ""), row.pop("before", 0)
+    history, spans = row.pop("history"), row.pop("spans_removed")
+    row["pii_replaced"] = ", ".join(f"{count} {kind}" for kind, count in row["pii_replaced"].items())
+    print_pairs({name: printable(str(value)) for name, value in row.items() if value not in (None, "", {}, [])})
+    print("\ndecisions")
+    for step in history:
+        rule = " ".join(step[name] for name in ("rule", "value") if name in step)
+        bound = "used" if step["stage"] == "licence" else "threshold"
+        limit = f" ({bound} {step['threshold']})" if "threshold" in step else ""
+        detail = f": {step['detail']}" if "detail" in step and step["detail"] != row.get("reason") else ""
+        print(f"  {step['stage']:<20} {step['outcome']:<8} {printable(rule + limit + detail)}")
+    if spans:
+        print(
+            f"\ncut out, in characters of the text that was read ({sum(s['end'] - s['start'] for s in spans)} in all)"
+        )
+        for span in spans[:SPANS]:
+            print(f"  {span['start']:>8}..{span['end']:<8} {printable(span['reason'])}")
+        if len(spans) > SPANS:
+            print(f"  and {len(spans) - SPANS} more (--json shows all)")
+    if text:
+        start, end = max(0, before - AROUND // 4), before + AROUND
+        print(f"\n{'…' if start else ''}{printable(text[start:end])}{'…' if end < len(text) else ''}")
 
 
 @verb(

@@ -2,7 +2,7 @@
 
 from overland.corpus.build import build
 from overland.corpus.loader import MixtureLoader, TokenLoader, heldout_documents
-from overland.corpus.lookup import inspect, read_decisions, read_documents_table
+from overland.corpus.lookup import inspect, inspect_document, read_decisions, read_documents_table
 from overland.corpus.remove import Removal, remove
 from overland.corpus.report import CorpusReport
 from overland.corpus.section import (
@@ -40,6 +40,7 @@ __all__ = [
     "build",
     "heldout_documents",
     "inspect",
+    "inspect_document",
     "read_decisions",
     "read_documents_table",
     "remove",

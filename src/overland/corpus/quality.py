@@ -1,14 +1,15 @@
 """Quality: which rule of its domain's profile a text breaks first, with the value and the limit.
 
 A rule made for web prose deletes three quarters of code and reference text, so every domain has its own profile:
-`prose`, `code` and `math` of the recipe, each a list of limits (see quality_rules).
+`prose`, `code` and `math` of the recipe, each a list of limits (see quality_rules). Words are what lies between white
+space; a text in a language that is written without spaces counts two characters as a word, and rules on the shape and
+order of words pass over it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +19,13 @@ from overland.corpus.quality_statistics import gram_bit, statistics
 from overland.corpus.section import CodeRules, MathRules, ProseRules
 
 Rules = ProseRules | CodeRules | MathRules
+
+UNSPACED = frozenset(("zh", "wuu", "yue", "ja", "th", "lo", "km", "my", "bo", "dz"))
+"""ISO 639 codes of languages that are written without spaces between words."""
+_SHAPES = {name for name in MEASURES if name.endswith("gram")} | {
+    *("mean_word", "word", "alpha_words", "stop_words", "stop_kinds", "breaks_per_word", "c4_sentences"),
+    *("symbols_per_word", "hashes_per_word", "ellipses_per_word", "urls_per_word", "commands_per_word"),
+}
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,15 @@ def judge(
     """The first rule that each text breaks, in the order of its profile; None keeps it.
 
     A domain without a profile has that of `prose`. Rules on English stop words pass over texts whose language is known
-    to be another ("und" is not known).
+    to be another ("und" is not known), rules on words over texts of languages without spaces.
     """
     names = np.array([domain if domain in profiles else "prose" for domain in domains], dtype=object)
     grams = {name: sum({gram_bit(limit[4:]) for limit in limits}) for name, limits in profiles.items()}
     counts = statistics(texts, np.array([grams.get(name, 0) for name in names], dtype=np.uint16))
-    foreign = np.array([language not in ("en", "und", "") for language in languages or [""] * len(texts)], dtype=bool)
+    known = languages or [""] * len(texts)
+    foreign = np.array([language not in ("en", "und", "") for language in known], dtype=bool)
+    unspaced = np.array([language in UNSPACED for language in known], dtype=bool)
+    counts["words"] = np.where(unspaced, (counts["chars"] - counts["spaces"]) // 2, counts["words"])
     out: list[Broken | None] = [None] * len(texts)
     for domain in sorted(set(names.tolist())):
         rows = np.flatnonzero(names == domain)
@@ -62,6 +73,8 @@ def judge(
             bad = (values < bound if limit.startswith("min_") else values > bound) & free
             if limit.startswith("min_stop"):
                 bad &= ~foreign[rows]
+            if limit[4:] in _SHAPES:
+                bad &= ~unspaced[rows]
             for i in np.flatnonzero(bad).tolist():
                 out[rows[i]] = Broken(f"{domain}.{limit}", float(values[i]), bound)
             free &= ~bad
@@ -75,31 +88,6 @@ def check(
     rules: Rules = code if domain == "code" else math if domain == "math" and math else prose
     (broken,) = judge(Packed.of([text]), ["prose"], {"prose": limits_of(rules)}, [language])
     return broken.rule.partition(".")[2] if broken else None
-
-
-@dataclass
-class RuleReport:
-    """How many texts each rule rejected, and the first few of them: what a person looks at before trusting a rule."""
-
-    sample: int = 5
-    seen: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    samples: dict[str, list[dict[str, object]]] = field(default_factory=dict)
-
-    def add(self, texts: Packed, ids: Sequence[str], broken: Sequence[Broken | None]) -> None:
-        """Count the verdicts over a batch."""
-        self.seen += len(ids)
-        for i, verdict in enumerate(broken):
-            if verdict is None:
-                continue
-            self.counts[verdict.rule] += 1
-            kept = self.samples.setdefault(verdict.rule, [])
-            if len(kept) < self.sample:
-                start = texts.raw(i)[:400].decode("utf-8", "replace")
-                kept.append({"id": ids[i], "value": verdict.value, "limit": verdict.limit, "text": start[:200]})
-
-    def to_dict(self) -> dict[str, object]:
-        return {"documents": self.seen, "rejected": dict(self.counts.most_common()), "samples": self.samples}
 
 
 def c4_lines(text: str) -> str:

@@ -130,20 +130,29 @@ def _documents_of(
         document.language, document.language_stated = stated or language_of(document.text), bool(stated)
     else:
         document.language_stated = True
+    # Made before the first is handed out: whoever takes it writes his decisions into it.
+    second = _docstrings_of(document, text) if suffix == ".py" and document.domain == "code" else None
     yield document
-    if suffix == ".py" and document.domain == "code" and (prose := docstrings(text)):
-        yield Document(
-            source.name,
-            document.path,
-            "prose",
-            language_of(prose),
-            prose,
-            document.sha256_in,
-            document.licence,
-            document.licence_evidence,
-            document.attribution,
-            document.url,
-        )
+    if second:
+        yield second
+
+
+def _docstrings_of(module: Document, text: str) -> Document | None:
+    prose = docstrings(text)
+    if not prose:
+        return None
+    return Document(
+        module.source,
+        module.path,
+        "prose",
+        language_of(prose),
+        prose,
+        module.sha256_in,
+        module.licence,
+        module.licence_evidence,
+        module.attribution,
+        module.url,
+    )
 
 
 def _text(value: Any) -> str:

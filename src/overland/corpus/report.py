@@ -43,14 +43,13 @@ class CorpusReport:
             f"vocabulary {self.vocab_size}",
             f"held out   {self.heldout_documents} documents, {self.heldout_bytes} bytes, {self.heldout_tokens} tokens",
         ]
-        lost = sum(self.documents.values()) - self.documents["kept"]
-        if lost:
-            first = list(self.reasons.items())
-            said = ", ".join(f"{count} {why}" for why, count in first[:6])
-            out.append(f"why        {said}" + (f" and {len(first) - 6} more reasons" if len(first) > 6 else ""))
+        dropped = {stage: counts["drop"] for stage, counts in self.stages.items() if counts.get("drop")}
+        if dropped:
+            said = ", ".join(f"{count} {stage}" for stage, count in sorted(dropped.items(), key=lambda one: -one[1]))
+            out.append(f"dropped    {said}")
         if self.characters_cut:
-            cut = ", ".join(f"{count} in {stage}" for stage, count in self.characters_cut.items())
-            out.append(f"cut        characters: {cut}")
+            cut = ", ".join(f"{count} characters as {stage}" for stage, count in self.characters_cut.items())
+            out.append(f"cut        {cut}")
         out += [
             f"licence    {key}: {entry['documents']} documents, {entry['tokens']} tokens"
             + (f", attribution to {', '.join(entry['attribution_owed'])}" if entry["attribution_owed"] else "")
