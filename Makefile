@@ -28,9 +28,10 @@ format: venv
 bench: venv
 	$(BIN)/python -m benchmarks.quickstart --quick $(ARGS)
 
-# Tests against programs that need environments of their own: a two-node Ray cluster, mlcroissant, mlx-vlm.
+# Tests against programs that need environments of their own: a two-node Ray cluster, mlcroissant, mlx-lm and mlx-vlm,
+# llama.cpp.
 PEERS := $(HOME)/.cache/overland/peers
-peers: venv $(PEERS)/ray/.installed $(PEERS)/mlx-vlm/.installed
+peers: venv $(PEERS)/ray/.installed $(PEERS)/mlx-vlm/.installed $(PEERS)/mlx/.installed $(PEERS)/llamacpp/.installed
 	$(BIN)/python -m pytest tests/peers $(ARGS)
 
 $(PEERS)/ray/.installed:
@@ -43,6 +44,16 @@ $(PEERS)/mlx-vlm/.installed:
 	@mkdir -p $(PEERS) && $(PYTHON) -m venv $(PEERS)/mlx-vlm
 	$(PEERS)/mlx-vlm/bin/pip install --quiet --disable-pip-version-check 'mlx[cpu]==0.32.4' transformers==5.24.0 pillow==13.0.0
 	$(PEERS)/mlx-vlm/bin/pip install --quiet --disable-pip-version-check --no-deps mlx-vlm==0.7.10
+	@touch $@
+
+$(PEERS)/mlx/.installed:
+	@mkdir -p $(PEERS) && $(PYTHON) -m venv $(PEERS)/mlx
+	$(PEERS)/mlx/bin/pip install --quiet --disable-pip-version-check 'mlx[cpu]' 'mlx-lm>=0.32.2' safetensors
+	@touch $@
+
+$(PEERS)/llamacpp/.installed:
+	@mkdir -p $(PEERS) && $(PYTHON) -m venv $(PEERS)/llamacpp
+	$(PEERS)/llamacpp/bin/pip install --quiet --disable-pip-version-check 'xllamacpp>=2026.10'
 	@touch $@
 
 docs: $(VENV)/.docs

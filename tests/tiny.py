@@ -74,8 +74,10 @@ def drawn(fields: dict[str, object], dtype: torch.dtype = torch.float64, seed: i
             else:
                 fan_in = value.shape[1] if ".experts." in name or value.ndim == 2 else value.shape[-1]
                 value.copy_(1.5 * normal(value) * fan_in**-0.5)
-        for buffer in model.buffers():
-            buffer.copy_(0.1 * normal(buffer))
+        saved = model.state_dict().keys()  # a selection bias that the family's files have no place for stays zero
+        for name, buffer in model.named_buffers():
+            if name in saved:
+                buffer.copy_(0.1 * normal(buffer))
     return model.to(dtype)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 EXTRAS = {
     "clients": (("openai", "anthropic"), "checking a served model with the real clients"),
     "vision": (("PIL",), "pictures as a model's input"),
+    "gguf": (("gguf",), "exporting models for llama.cpp"),
     "gpu": (("fla", "triton"), "kernels for NVIDIA GPUs"),
     "dev": (("pytest", "hypothesis", "ruff", "mypy"), "tests and lint"),
     "docs": (("mkdocs",), "the documentation as a site"),

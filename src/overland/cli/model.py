@@ -67,18 +67,38 @@ def import_(source: Path = FOLDER, target: Path = TARGET, dtype: str = DTYPE, as
     _written(convert_folder(source, target, dtype).family, target, as_json)
 
 
-@verb(app, "export", "Write a model for other engines.", "overland model export runs/quickstart/model runs/exported")
+@verb(
+    app,
+    "export",
+    "Write a model for other engines.",
+    "overland model export runs/quickstart/model runs/exported",
+    "overland model export runs/quickstart/model runs/for-llama-cpp --format gguf",
+)
 def export(
     source: Path = FOLDER,
     target: Path = TARGET,
     dtype: str = DTYPE,
+    layout: str = typer.Option("huggingface", "--format", help="huggingface, or gguf for llama.cpp."),
     shard_gb: float = typer.Option(5.0, "--shard-gb", help="Size of a weight file at most, in 10^9 bytes."),
     as_json: bool = JSON,
 ) -> None:
-    """Write a model in its family's released Hugging Face layout, in numbered files beyond --shard-gb."""
+    """Write a model in its family's released Hugging Face layout, in numbered files beyond --shard-gb; or as one
+    model.gguf for llama.cpp.
+    """
+    from overland.errors import UsageError
     from overland.model.convert import convert_folder
+    from overland.model.gguf import export_gguf
 
-    _written(convert_folder(source, target, dtype, int(shard_gb * 1e9)).family, target, as_json)
+    if layout == "huggingface":
+        _written(convert_folder(source, target, dtype, int(shard_gb * 1e9)).family, target, as_json)
+    elif layout == "gguf":
+        architecture, words = export_gguf(source, target, dtype)
+        if as_json:
+            print_json({"written": str(target), "architecture": architecture, "vocabulary": words})
+        else:
+            print(f"written {target}/model.gguf for llama.cpp's {architecture}, {words}")
+    else:
+        raise UsageError(f"format = {layout!r}; valid: huggingface, gguf")
 
 
 def _written(family: str, target: Path, as_json: bool) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -37,22 +39,34 @@ def convert_folder(
         raise UsageError(f"dtype = {dtype!r}; valid: {', '.join(DTYPES)}")
     if shard_bytes < 1:
         raise UsageError(f"shard size = {shard_bytes} bytes; valid: one or more")
-    if dst.exists() and not (dst.is_dir() and not any(dst.iterdir())):
-        raise UsageError(f"DST = '{dst}' exists and is not an empty folder; name a new one")
+    check_new(dst)
     check_folder(src)  # names, shapes and types, before the weights are read
     model = load_model(src, DTYPES[dtype])
+    with new_folder(dst) as temporary:
+        copy_companions(src, temporary)
+        save_model(model, temporary, shard_bytes)
+    return model.config
+
+
+def check_new(dst: Path) -> None:
+    """Raises UsageError where `dst` is anything but absent or an empty folder."""
+    if dst.exists() and not (dst.is_dir() and not any(dst.iterdir())):
+        raise UsageError(f"DST = '{dst}' exists and is not an empty folder; name a new one")
+
+
+@contextmanager
+def new_folder(dst: Path) -> Iterator[Path]:
+    """A folder to fill, which gets the name `dst` at the end, or disappears where something fails."""
     dst = dst.resolve()
     temporary = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
     try:
         with explain_disk_errors(dst):
             temporary.mkdir(parents=True)
-            copy_companions(src, temporary)
-        save_model(model, temporary, shard_bytes)
+            yield temporary
         replace_folder(temporary, dst)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return model.config
 
 
 def copy_companions(src: Path, dst: Path) -> None:
