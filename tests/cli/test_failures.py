@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -227,21 +227,11 @@ def test_resuming_under_another_recipe_is_refused(workplace: Path, overland: Ove
     assert done.returncode == 2
 
 
-def test_a_full_disk_is_said_and_leaves_no_half_corpus(tmp_path: Path, overland: Overland) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = shutil.which("mount") and os.geteuid() == 0
-    if (
-        not mounted
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(small)], capture_output=True, check=False
-        ).returncode
-    ):
-        pytest.skip("no small disk can be mounted here")
-    try:
-        done = overland("corpus", "build", "--set", "corpus.max_megabytes=0.3", "--out", "small/corpus", cwd=tmp_path)
-        assert done.returncode == 1
-        assert "disk is full" in done.stderr.splitlines()[-1]
-        assert not (small / "corpus").exists()  # what was read waits beside it for a build with more room
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+def test_a_full_disk_is_said_and_leaves_no_half_corpus(
+    small_disk: Callable[[str], Path], tmp_path: Path, overland: Overland
+) -> None:
+    small = small_disk("128k")
+    done = overland("corpus", "build", "--set", "corpus.max_megabytes=0.3", "--out", "small/corpus", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "disk is full" in done.stderr.splitlines()[-1]
+    assert not (small / "corpus").exists()  # what was read waits beside it for a build with more room

@@ -10,6 +10,7 @@ from overland.config import dump_toml, load_recipe
 from overland.errors import UsageError
 from overland.pipeline import QuickstartRecipe, dry_run, recipe_for_minutes
 from overland.pipeline.asked import quickstart_recipe
+from overland.pipeline.standalone import check_place
 from overland.pipeline.summary import summary_table
 
 
@@ -56,3 +57,19 @@ def test_the_summary_shows_what_there_is_and_no_more() -> None:
     assert "50% (40–60)" in shown
     assert "after RL " not in shown.replace("effort, after RL", "")
     assert summary_table({}) == ""
+
+
+def test_a_run_of_a_version_that_knew_fewer_fields_can_be_resumed(tmp_path: Path) -> None:
+    recipe = QuickstartRecipe(seed=3).seeded()
+    lines = [line for line in dump_toml(recipe).splitlines() if not line.startswith("live_episodes")]
+    (tmp_path / "recipe.toml").write_text("\n".join(lines))
+    check_place(tmp_path, recipe, resume=True)
+    with pytest.raises(UsageError, match="is not the one in"):
+        check_place(tmp_path, QuickstartRecipe(seed=4).seeded(), resume=True)
+    with pytest.raises(UsageError, match="continue it with --resume"):
+        check_place(tmp_path, recipe, resume=False)
+
+
+def test_what_a_kill_left_of_the_first_write_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / ".recipe.toml.77.tmp").write_text("seed")
+    check_place(tmp_path, QuickstartRecipe(), resume=False)

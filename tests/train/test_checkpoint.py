@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,14 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4))
     with pytest.raises(BrokenFileError, match="does not fit this model"):
         Checkpoints(tmp_path).load(model, adamw(model, 1e-2))
+
+
+@pytest.mark.parametrize("size", ["256k", "1m", "3m"])  # full at the first byte, in the weights, in the moments
+def test_a_small_disk_is_named_and_leaves_no_half_checkpoint(small_disk: Callable[[str], Path], size: str) -> None:
+    folder, model = small_disk(size), nn.Linear(512, 512)
+    with pytest.raises(OverlandError, match="step-00000003: the disk is full"):
+        Checkpoints(folder).save(3, model, adamw(model, 1e-2))
+    assert list(folder.iterdir()) == []
 
 
 def test_a_full_disk_is_named_and_leaves_the_older_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

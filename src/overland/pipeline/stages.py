@@ -28,7 +28,15 @@ from overland.model import Decoder, initialise, load_model, preset, save_model
 from overland.pipeline.oracles import oracle_dialogues, template_texts
 from overland.pipeline.recipe import QuickstartRecipe
 from overland.rl import train_rl
-from overland.runs import RunFolder, progress, read_json, read_jsonl_zst, write_json, write_jsonl_zst
+from overland.runs import (
+    RunFolder,
+    explain_disk_errors,
+    progress,
+    read_json,
+    read_jsonl_zst,
+    write_json,
+    write_jsonl_zst,
+)
 from overland.serve import create_app
 from overland.serve.lifecycle import background
 from overland.train import Drilled, Ranks, open_loader, pretrain, sft
@@ -66,12 +74,13 @@ class Context:
         """Write a checkpoint with its tokenizer and the bill of materials of its text (rank 0)."""
         folder = self.model_folder(stage)
         if self.ranks.writes:
-            save_model(model, folder)
-            self.tokenizer().save(folder)
-            shutil.copyfile(self.corpus / "lineage.json", folder / "lineage.json")
-            notice = Path(sysconfig.get_paths()["stdlib"]) / "LICENSE.txt"
-            if self.recipe.corpus.stdlib and notice.is_file():  # its licence asks that the notice goes along
-                shutil.copyfile(notice, folder / "LICENSE-PYTHON.txt")
+            with explain_disk_errors(folder):
+                save_model(model, folder)
+                self.tokenizer().save(folder)
+                shutil.copyfile(self.corpus / "lineage.json", folder / "lineage.json")
+                notice = Path(sysconfig.get_paths()["stdlib"]) / "LICENSE.txt"
+                if self.recipe.corpus.stdlib and notice.is_file():  # its licence asks that the notice goes along
+                    shutil.copyfile(notice, folder / "LICENSE-PYTHON.txt")
         return folder
 
     def summary(self, **parts: Any) -> None:

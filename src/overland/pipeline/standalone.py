@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, field_validator
 
 from overland.chat import XTML, Tokenizer, load_tokenizer
-from overland.config import Section, dump_toml
+from overland.config import Section, dump_toml, load_recipe
 from overland.corpus import CorpusSection, heldout_documents
 from overland.engine import Engine
 from overland.environments import DOMAINS, load_environment
@@ -209,13 +209,16 @@ def _model_for(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Decoder:
 
 
 def check_place(out: Path, recipe: Section, resume: bool) -> None:
-    """A run that is there is continued only with `resume`, and only under its own recipe. Raises UsageError."""
-    if not out.is_dir() or not any(out.iterdir()):
+    """A run that is there is continued only with `resume`, and only under its own recipe. Raises UsageError.
+
+    A recipe that an older version wrote is the same where what it does not name has its default.
+    """
+    if not out.is_dir() or all(path.suffix == ".tmp" for path in out.iterdir()):  # a kill before anything was done
         return
     if not resume:
         raise UsageError(f"--out {out}: is not empty; continue it with --resume, or choose another folder")
     written = out / "recipe.toml"
-    if not written.is_file() or written.read_text(encoding="utf-8", errors="replace") != dump_toml(recipe):
+    if not written.is_file() or load_recipe(type(recipe), written) != recipe:
         raise UsageError(f"--resume: this recipe is not the one in {written}; give the same RECIPE and --set as before")
 
 

@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,8 @@ class Checkpoints:
                 warnings.simplefilter("ignore")  # "no process group": that is the plan here
                 try:
                     dcp.save(_tensors(model, optimizer), checkpoint_id=str(temporary), no_dist=True)
-                except CheckpointException as error:  # wraps what went wrong on each rank
-                    raise next((e for e, _ in error.failures.values() if isinstance(e, OSError)), error) from None
+                except CheckpointException as error:  # wraps what went wrong on each rank; is no Exception
+                    raise _cause(error.failures) from None
             hashes = {f.name: sha256_file(f) for f in sorted(temporary.iterdir())}
             state = {"step": step, "extra": extra or {}, "random": _plain_random_state(), "sha256": hashes}
             write_json(temporary / "state.json", state)
@@ -135,6 +136,15 @@ def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
     if torch.cuda.is_available():
         states |= {f"cuda{n}": s for n, s in enumerate(torch.cuda.get_rng_state_all())}
     return {"model": weights, "optimizer": moments, "random": states}
+
+
+def _cause(failures: Mapping[int, tuple[BaseException, Any]]) -> BaseException:
+    """What the first rank failed of: the disk's own words where torch's complaint about its file followed them."""
+    first = next(iter(failures.values()))[0]
+    error: BaseException | None = first
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error or first
 
 
 def _plain_random_state() -> dict[str, Any]:
