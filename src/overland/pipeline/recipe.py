@@ -51,17 +51,19 @@ class QuickstartRecipe(Section):
     sft: SFTSection = SFTSection(steps=600, batch=6, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
     """Supervised tuning on the demonstrations. Small batches, many steps: a tiny model learns by the step."""
     rl: RLSection = RLSection(
-        steps=15,
+        steps=26,
         tasks_per_step=48,
         group_size=8,
         minibatches=3,
         lr=1.5e-3,
+        final_lr=0.3,
         eps=1e-4,
         turn_tokens=96,
         max_turns=7,
         over_budget_reward=-0.5,
         min_variance=0.02,
         curriculum_floor=0.1,
+        curriculum_domains=True,
         checkpoint_every=4,
         live_episodes=192,
         efforts=EffortsSection(
