@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
-from train.helpers import nano, toy_dialogues
+from train.helpers import nano
 
 from overland import kernels
 from overland.errors import UsageError
-from overland.model import load_model, save_model
-from overland.runs import RunFolder
-from overland.train import SFTSection, evaluate_dialogues, sft
-from overland.transform import apply_qat, fake_quantized, quantize_experts, quantize_folder, remove_qat
+from overland.transform import apply_qat, fake_quantized, quantize_experts, remove_qat
 
 IDS = torch.arange(48).view(2, 24) * 7 % 640
 
@@ -63,24 +58,3 @@ def test_wrong_rules_targets_and_widths_are_named() -> None:
         apply_qat(nn.Sequential(nn.Linear(32, 32)))
     with pytest.raises(UsageError, match="0 has 33 inputs"):
         apply_qat(nn.Sequential(nn.Linear(33, 32)), ("0",))
-
-
-def test_sft_on_quantised_values_keeps_its_loss_under_mxfp4(tmp_path: Path) -> None:
-    """The same SFT twice: after plain training MXFP4 costs loss; after training on its values it costs nothing."""
-    dialogues = toy_dialogues(12)
-    section = SFTSection(steps=16, batch=12, members=4, lr=4e-3)
-
-    def losses(qat: bool) -> tuple[float, float]:
-        model = apply_qat(nano()) if qat else nano()
-        sft(model, dialogues, section, RunFolder(tmp_path / f"run{qat}"))
-        save_model(remove_qat(model), tmp_path / f"plain{qat}")
-        quantize_folder(tmp_path / f"plain{qat}", tmp_path / f"mxfp4{qat}")
-        trained = apply_qat(model) if qat else model
-        quantised = load_model(tmp_path / f"mxfp4{qat}")
-        return tuple(evaluate_dialogues(m.eval(), dialogues)["all"]["loss"] for m in (trained, quantised))  # type: ignore[return-value]
-
-    plain, plain_mxfp4 = losses(qat=False)
-    aware, aware_mxfp4 = losses(qat=True)
-    assert aware_mxfp4 == pytest.approx(aware, abs=1e-6)  # what was trained is what is served
-    assert abs(plain_mxfp4 - plain) > 100 * abs(aware_mxfp4 - aware)
-    assert aware_mxfp4 < 1.2 * plain  # and it learned as well as without

@@ -1,9 +1,10 @@
-"""What stands beside the policy in training: a frozen reference, a critic, teachers; each where the recipe asks."""
+"""What a recipe asks for beside the policy, a frozen reference, a critic, teachers, and what it applies to it."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from overland.rl.critic import Critic, WithCritic
 from overland.rl.samples import Group
 from overland.rl.score import Numbers, score
 from overland.rl.section import RLSection
+from overland.train.applied import applied
 
 
 class Beside:
@@ -23,6 +25,8 @@ class Beside:
     def __init__(self, model: nn.Module, section: RLSection, teachers: Mapping[str, nn.Module] | None = None) -> None:
         """`teachers` (by folder) replaces loading them. Raises UsageError for one that does not fit the student."""
         self.section = section
+        self._applied = ExitStack()
+        self._applied.enter_context(applied(model, section))
         self.reference = copy.deepcopy(model).requires_grad_(False) if section.reference_kl > 0 else None
         named = {f for a in section.algorithms if isinstance(a, Distil) for f in a.teachers.values()}
         self.teachers = {
@@ -39,6 +43,7 @@ class Beside:
         """Leave the policy as it was."""
         if self.critic is not None:
             self.critic.detach_from_policy()
+        self._applied.close()
 
     def scored(self, model: nn.Module, groups: Sequence[Group]) -> Scored:
         """What the update needs to know of the batch before its first step."""

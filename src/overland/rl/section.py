@@ -153,6 +153,12 @@ class RLSection(Section):
     """Optimiser steps in one pass. Each takes every minibatches-th group and has its own global denominators."""
     micro_batch_tokens: int = Field(default=4096, ge=1)
     """Tokens in one forward and backward pass. Changes memory and speed, never the gradient."""
+    qat: Literal["none", "even", "floor", "ceil"] = "none"
+    """Train and sample on what MXFP4 will keep of the routed experts, with this rule for a block's scale; the gradient
+    goes straight to the weights, which are saved as they are."""
+    checkpointing: Literal["none", "layer"] = "none"
+    """Activation checkpointing: with `layer` each layer is computed a second time in the backward pass, and a step
+    holds the activations of one layer instead of all. The gradient is the same."""
 
     algorithm: AlgorithmChoice = GRPO()
     """How rewards become advantages and what each trained token costs; `type` chooses. A domain can have its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overland.train.alarms import Alarm, Alarms, ExpertLoad, LossSpike, NonFinite
+from overland.train.applied import applied
 from overland.train.balance import Balance, z_loss
 from overland.train.balance_auxiliary import AuxiliaryLoss, auxiliary_loss
 from overland.train.balance_quantile import QuantileBalance, histogram_bias, margin_histogram, quantile_bias
@@ -57,6 +58,7 @@ __all__ = [
     "Throughput",
     "TokenBatch",
     "adamw",
+    "applied",
     "auxiliary_loss",
     "bits_per_byte",
     "clip_gradients",

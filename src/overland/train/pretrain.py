@@ -9,6 +9,7 @@ from torch import nn
 
 from overland.model import Packing
 from overland.runs import RunFolder, deferred_interrupt, progress
+from overland.train.applied import applied
 from overland.train.batch import Loader, as_batch, split_batch
 from overland.train.evaluate import HeldOut, evaluate_bpb
 from overland.train.losses import cross_entropy
@@ -30,8 +31,9 @@ def pretrain(
 
     With `resume` the newest checkpoint under checkpoints/`stage` is continued, bit for bit as if nothing had happened;
     where there is none, and without `resume`, the model as given is the start. `held_out` documents (ids, bytes) are
-    measured before and after. Ctrl-C saves a checkpoint and then raises KeyboardInterrupt. Raises OverlandError when
-    the loss stays non-finite, BrokenFileError for a damaged checkpoint.
+    measured before and after (with `section.qat`, after on the quantised values). Ctrl-C saves a checkpoint and then
+    raises KeyboardInterrupt. Raises OverlandError when the loss stays non-finite, BrokenFileError for a damaged
+    checkpoint.
     """
     steps = Steps(model, section, run, stage, "train", loader)
     first = steps.start(resume)
@@ -43,7 +45,7 @@ def pretrain(
         run.metrics({"stage": stage, "step": -1, "held_out/bits_per_byte": steps.notes["bpb_before"]})
 
     model.train()
-    with deferred_interrupt() as stop, progress(stage, section.steps) as bar:
+    with applied(model, section), deferred_interrupt() as stop, progress(stage, section.steps) as bar:
         bar.advance(first)
         for step in range(first, section.steps):
             batch = as_batch(loader.next())
@@ -72,6 +74,7 @@ def pretrain(
     }
     if documents:
         figures["bpb_before"] = steps.notes["bpb_before"]
-        figures["bpb_after"] = evaluate_bpb(model, documents, length=section.length)
+        with applied(model, section):
+            figures["bpb_after"] = evaluate_bpb(model, documents, length=section.length)
         run.metrics({"stage": stage, "step": section.steps, "held_out/bits_per_byte": figures["bpb_after"]})
     return figures

@@ -52,6 +52,12 @@ class LoopSection(Section):
     is dropped. 0 drops nothing."""
     capacity_drop: Literal["score", "position"] = "score"
     """Who is dropped: the weakest choices, or the latest in the order of the tokens."""
+    qat: Literal["none", "even", "floor", "ceil"] = "none"
+    """Train on what MXFP4 will keep of the routed experts, with this rule for a block's scale; the gradient goes
+    straight to the weights, which are saved as they are. `quantize` with the same rule then costs no loss."""
+    checkpointing: Literal["none", "layer"] = "none"
+    """Activation checkpointing: with `layer` each layer is computed a second time in the backward pass, and a step
+    holds the activations of one layer instead of all. The gradient is the same."""
     checkpoint_every: int = Field(50, ge=1)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(2, ge=1)

@@ -12,6 +12,7 @@ from torch import Tensor
 from overland.errors import UsageError
 from overland.model import Decoder
 from overland.runs import RunFolder, deferred_interrupt, progress
+from overland.train.applied import applied
 from overland.train.dialogues import DialogueOrder, Group, as_dialogues
 from overland.train.evaluate import evaluate_dialogues
 from overland.train.losses import token_logprobs
@@ -45,7 +46,7 @@ def sft(
     device = device_of(model)
 
     model.train()
-    with deferred_interrupt() as stop, progress(stage, section.steps) as bar:
+    with applied(model, section), deferred_interrupt() as stop, progress(stage, section.steps) as bar:
         bar.advance(first)
         for step in range(first, section.steps):
             groups = order.step(step)
@@ -81,7 +82,8 @@ def sft(
         "skipped_steps": steps.alarms.skipped,
     }
     if kept_out:
-        result["held_out"] = evaluate_dialogues(model, as_dialogues(kept_out))
+        with applied(model, section):
+            result["held_out"] = evaluate_dialogues(model, as_dialogues(kept_out))
         flat = {f"held_out/{label}/{k}": v for label, found in result["held_out"].items() for k, v in found.items()}
         run.metrics({"stage": stage, "step": section.steps, **flat})
     return result

@@ -1,5 +1,6 @@
-"""What is applied to a model from outside: MXFP4 quantisation, training on quantised values, LoRA."""
+"""What is applied to a model from outside: MXFP4 quantisation, training on quantised values, LoRA, checkpointing."""
 
+from overland.transform.activation_checkpointing import checkpoint_layers, uncheckpoint_layers
 from overland.transform.lora import LoRASection, apply_lora, load_lora, merge_lora, remove_lora, save_lora, unmerge_lora
 from overland.transform.packed import load_packed, pack, packed_bytes
 from overland.transform.qat import apply_qat, fake_quantized, remove_qat
@@ -12,6 +13,7 @@ __all__ = [
     "TensorError",
     "apply_lora",
     "apply_qat",
+    "checkpoint_layers",
     "fake_quantized",
     "load_lora",
     "load_packed",
@@ -24,5 +26,6 @@ __all__ = [
     "remove_lora",
     "remove_qat",
     "save_lora",
+    "uncheckpoint_layers",
     "unmerge_lora",
 ]
