@@ -159,6 +159,22 @@ CASES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 32,
         },
     },
+    "gpt_oss with plain positions": {
+        **GQA,
+        "model_type": "gpt_oss",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 6,
+        "rope_theta": 10000.0,
+        "rope_scaling": {"rope_type": "default"},
+    },
+    "gpt_oss that says nothing of positions": {
+        **{k: v for k, v in GQA.items() if k != "max_position_embeddings"},
+        "model_type": "gpt_oss",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 6,
+    },
 }
 
 

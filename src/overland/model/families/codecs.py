@@ -91,8 +91,11 @@ USED = {
 }
 
 
-def rope(default_theta: float = 10000.0) -> Codec:
-    """`rope_theta` and `rope_scaling`, as released files have them; Transformers 5's `rope_parameters` is read too."""
+def rope(default_theta: float = 10000.0, say_default: bool = False) -> Codec:
+    """`rope_theta` and `rope_scaling`, as released files have them; Transformers 5's `rope_parameters` is read too.
+
+    `say_default`: plain positions are written out, because the family's files are stretched when they say nothing.
+    """
 
     def read(theirs: Fields) -> Fields:
         stretched = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
@@ -116,7 +119,7 @@ def rope(default_theta: float = 10000.0) -> Codec:
         assert config.rope is not None
         used = {ROPE_FIELDS[name]: getattr(config.rope, name) for name in USED[config.rope.kind]}
         scaling = {"rope_type": config.rope.kind, **{k: v for k, v in used.items() if v is not None}}
-        return {"rope_theta": config.rope.theta, "rope_scaling": scaling if used else None}
+        return {"rope_theta": config.rope.theta, "rope_scaling": scaling if used or say_default else None}
 
     return Codec(("rope_theta", "rope_scaling", "rope_parameters"), read, write)
 

@@ -64,11 +64,22 @@ GPT_OSS = Family(
         "swiglu_limit": 7.0,
         "sliding_window": 128,
         "max_position_embeddings": 131072,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
     },
     only={"hidden_act": ("silu",)},
     constant={"hidden_act": "silu"},
     aliases={"num_experts": "num_local_experts"},
-    codecs=(Codec(("num_hidden_layers", "layer_types", "sliding_window"), _read_layers, _write_layers), rope(150000.0)),
+    codecs=(
+        Codec(("num_hidden_layers", "layer_types", "sliding_window"), _read_layers, _write_layers),
+        rope(150000.0, say_default=True),
+    ),
     renames=((r"\.block_sparse_moe\.gate\.", ".mlp.router."),),
     experts=ExpertNames("mlp.experts", "gate_up_proj", "gate_up_proj", "down_proj", fused=True),
 )
