@@ -4,7 +4,9 @@
 
 The cases are those of tests/model/test_families.py: small shapes, random weights, the released layout in between.
 fp64: both sides run in fp64 throughout. fp32: each side as it is. bf16: the error of each side against fp64, as a share
-of the largest logit. The peer is the installed `transformers`. Run from the repository's root.
+of the largest logit; `fixed` is ours with the experts and keys that fp64 chose, `turned` the share of tokens for which
+bf16 chose others in some layer. The peer is the installed `transformers`; Kimi K3, which it has not, has the bf16
+columns only (the `nano` preset, drawn as for training). Run from the repository's root.
 """
 
 from __future__ import annotations
@@ -23,10 +25,36 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from model.test_families import CASES, gradients, ids_of, in_our_names, largest, loss_of, reference, written
 from model.widened import widened
 
-from overland.model import load_model
+from overland.model import Decoder, DecoderConfig, Replay, initialise, load_model, preset, save_model
 from overland.model.checkpoint import released_tensors
 
-COLUMNS = ("fp64 logits", "fp64 gradients", "fp32 logits", "fp32 gradient norms", "bf16 ours", "bf16 theirs")
+DSA = {"num_heads": 4, "head_dim": 16, "topk": 8}
+COLUMNS = (
+    *("fp64 logits", "fp64 gradients", "fp32 logits", "fp32 gradient norms"),
+    *("bf16 ours", "bf16 theirs", "bf16 fixed", "bf16 turned"),
+)
+K3_CASES: dict[str, dict[str, Any]] = {"kimi_k3, nano": {}, "kimi_k3, nano with an indexer": {"dsa_config": DSA}}
+# How far bf16 may be from fp64 with fp64's choices, as a share of the largest logit: about twice what was measured.
+BF16_TOLERANCE = {
+    "llama": 0.06,
+    "qwen3": 0.15,
+    "qwen3_moe": 0.08,
+    "mixtral": 0.06,
+    "deepseek_v3": 0.1,
+    "deepseek_v32": 0.1,
+    "kimi_linear": 0.25,
+    "gpt_oss": 0.03,
+    "kimi_k3": 0.05,
+}
+# For what share of tokens it may choose other experts or keys in some layer.
+BF16_TURNED = {
+    "qwen3_moe": 0.1,
+    "mixtral": 0.1,
+    "deepseek_v3": 0.1,
+    "deepseek_v32": 0.5,
+    "kimi_linear": 0.4,
+    "kimi_k3": 0.5,
+}
 
 
 def measure(case: str, folder: Path) -> dict[str, float]:
@@ -60,10 +88,38 @@ def measure(case: str, folder: Path) -> dict[str, float]:
     row["fp32 gradient norms"] = max(abs(a - b).item() / max(b.item(), 1e-6) for a, b in norms)
 
     with torch.no_grad():
-        half = load_model(source, torch.bfloat16)(ids).logits
         peer = reference(case, torch.bfloat16)(ids).logits
-    row["bf16 ours"], row["bf16 theirs"] = largest(half - exact) / scale, largest(peer - exact) / scale
-    return row
+    row["bf16 theirs"] = largest(peer - exact) / scale
+    return row | rounding(load_model(source, torch.float64), load_model(source, torch.bfloat16), ids)
+
+
+@torch.no_grad()
+def rounding(exact: Decoder, half: Decoder, ids: torch.Tensor) -> dict[str, float]:
+    """What bf16 changes: logits with choices of its own, with fp64's, and how many tokens' choices it turns."""
+    wanted, free = exact(ids, keep_selection=True), half(ids, keep_selection=True)
+    chosen = [[routing.experts for routing in out.aux.router] for out in (wanted, free)]
+    kept = [
+        [one.selected.flatten(0, 1) for one in out.aux.indexer if one.selected is not None] for out in (wanted, free)
+    ]
+    turned = torch.zeros(ids.numel(), dtype=torch.bool)
+    for ours, theirs in zip(chosen[0] + kept[0], chosen[1] + kept[1], strict=True):
+        turned |= (ours.sort(-1).values != theirs.sort(-1).values).any(-1)
+    selected = [one.selected for one in wanted.aux.indexer if one.selected is not None]
+    fixed = half(ids, replay=Replay(chosen[0] or None, selected or None)).logits
+    scale = largest(wanted.logits)
+    return {
+        "bf16 ours": largest(free.logits - wanted.logits) / scale,
+        "bf16 fixed": largest(fixed - wanted.logits) / scale,
+        "bf16 turned": turned.float().mean().item(),
+    }
+
+
+def k3_rounding(case: str, folder: Path, seed: int = 0) -> dict[str, float]:
+    """The bf16 columns of a Kimi K3 with weights as they are drawn for training."""
+    config = DecoderConfig.from_dict({**preset("nano").to_dict(), **K3_CASES[case]})
+    save_model(initialise(Decoder(config), "standard", seed), folder)
+    ids = torch.randint(config.vocab_size, (2, 40), generator=torch.Generator().manual_seed(2))
+    return rounding(load_model(folder, torch.float64), load_model(folder, torch.bfloat16), ids)
 
 
 def main() -> None:
@@ -83,9 +139,13 @@ def main() -> None:
         seen.add(fields["model_type"])
         with tempfile.TemporaryDirectory() as folder:
             table[case] = measure(case, Path(folder))
-    print(f"against transformers {transformers.__version__}\n\n| case | {' | '.join(COLUMNS)} |\n|---{'|---' * 6}|")
+    for case in K3_CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            table[case] = k3_rounding(case, Path(folder))
+    rule = "---|" * len(COLUMNS)
+    print(f"against transformers {transformers.__version__}\n\n| case | {' | '.join(COLUMNS)} |\n|---|{rule}")
     for case, row in table.items():
-        print(f"| {case} | {' | '.join(f'{row[column]:.0e}' for column in COLUMNS)} |")
+        print(f"| {case} | {' | '.join(f'{row[c]:.0e}' if c in row else '' for c in COLUMNS)} |")
     if options.json:
         options.json.write_text(json.dumps({"transformers": transformers.__version__, "cases": table}, indent=2) + "\n")
 

@@ -27,7 +27,7 @@ def main() -> None:
     model, _ = load_model(folder, model_config=whole, get_model_classes=lambda **_: (kimi_k3.Model, kimi_k3.ModelArgs))
     request = load_file(asked)
     ids, tokens = mx.array(request["input_ids"].astype(np.int32)), int(request["tokens"])
-    out = {"logits": np.array(model(ids)), "greedy": greedy(model, ids, tokens)}
+    out = {"logits": np.array(model(ids).astype(mx.float32)), "greedy": greedy(model, ids, tokens)}
     save_file(out, answer)
     print(json.dumps({"mlx": version("mlx"), "mlx-lm": version("mlx-lm")}))
 

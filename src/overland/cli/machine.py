@@ -64,6 +64,7 @@ def look(folder: Path) -> Machine:
     found = Machine()
     _system(found, folder)
     _torch(found)
+    _corpus_loops(found)
     _extras(found)
     _sandboxes(found)
     return found
@@ -116,6 +117,18 @@ def _torch(found: Machine) -> None:
     found.facts["gpu"] = ", ".join(gpus) or "none (none is needed)"
     if gpus and not _has("triton"):
         found.missing.append("GPU kernels: pip install 'overland[gpu]'")
+
+
+def _corpus_loops(found: Machine) -> None:
+    from overland.corpus.compiled import library
+    from overland.errors import OverlandError
+
+    try:
+        library()
+        found.facts["compiled corpus"] = "yes"
+    except OverlandError as error:
+        found.facts["compiled corpus"] = "no; duplicates cannot be looked for"
+        found.missing.append(str(error))
 
 
 def _extras(found: Machine) -> None:
