@@ -6,9 +6,10 @@ import random
 import re
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from overland.corpus import dedup
 from overland.corpus.dedup import NearDuplicates, RepeatedParagraphs, jaccard, normalised_hash
 
 from .conftest import RARE, prose
@@ -123,3 +124,18 @@ def test_cutting_keeps_all_that_is_not_cut(text: str) -> None:
         rebuilt += text[at:start]
         at = end
     assert rebuilt + text[at:] == out
+
+
+@given(
+    st.text(st.sampled_from("ab# \n\n\t\x0b\x0c\x1c\u00a0\u3000é日"), max_size=200),
+    st.integers(1, 4),
+    st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_long_paragraphs_are_those_of_plain_python(text: str, min_words: int, only_comments: bool) -> None:
+    expected = [
+        (start, end)
+        for start, end in dedup._paragraphs(text)
+        if len(text[start:end].split()) >= min_words and (not only_comments or dedup._only_comments(text[start:end]))
+    ]
+    assert dedup.long_paragraphs(text, min_words, only_comments) == expected

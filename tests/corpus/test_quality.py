@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from overland.corpus import quality_reference
 from overland.corpus.compiled import Packed
-from overland.corpus.quality import Broken, c4_lines, check, judge, limits_of
+from overland.corpus.quality import Broken, c4_lines, check, judge, limits_of, profiles_of
 from overland.corpus.quality_rules import PUBLISHED, check_limits, published
 from overland.corpus.quality_statistics import STATISTICS, statistics
-from overland.corpus.section import CodeRules, MathRules, ProseRules
+from overland.corpus.section import CodeRules, CorpusSection, MathRules, ProseRules
 from overland.errors import UsageError
 
 from .conftest import prose
+
+PROFILES = profiles_of(CorpusSection())
 
 
 def held_against_python(texts: list[str]) -> None:
@@ -69,7 +71,7 @@ def test_repetition_of_few_words_is_that_of_plain_python(words: list[str]) -> No
     ],
 )
 def test_prose_rule_names_itself(rule: str, text: str) -> None:
-    assert check(text, "prose", ProseRules(), CodeRules()) == rule
+    assert check(text, "prose", PROFILES) == rule
 
 
 @pytest.mark.parametrize(
@@ -83,14 +85,13 @@ def test_prose_rule_names_itself(rule: str, text: str) -> None:
     ],
 )
 def test_code_rule_names_itself(rule: str, text: str) -> None:
-    assert check(text, "code", ProseRules(), CodeRules()) == rule
+    assert check(text, "code", PROFILES) == rule
 
 
 def test_rules_belong_to_their_domain() -> None:
     source = Path(inspect.getsourcefile(textwrap)).read_text()  # type: ignore[arg-type]
-    rules = ProseRules(), CodeRules()
-    assert check(source, "code", *rules) is None
-    assert check(prose(1), "prose", *rules) is None
+    assert check(source, "code", PROFILES) is None
+    assert check(prose(1), "prose", PROFILES) is None
 
 
 MATH = "Let $x \\in \\mathbb{R}^n$ and $y = A x$ with $\\|A\\| \\le 1$ so $\\|y\\| \\le \\|x\\|$.\n"
@@ -98,7 +99,7 @@ MATH = "Let $x \\in \\mathbb{R}^n$ and $y = A x$ with $\\|A\\| \\le 1$ so $\\|y\
 
 def test_mathematics_keeps_its_formulas_under_its_own_rules_only() -> None:
     text = prose(4, 40) + MATH + prose(5, 40)
-    assert check(text, "math", ProseRules(), CodeRules(), MathRules()) is None
+    assert check(text, "math", PROFILES) is None
     (broken,) = judge(Packed.of([MATH * 2]), ["prose"], {"prose": published(("nemo",))})
     assert broken is not None
     assert broken.rule == "prose.max_symbols"

@@ -95,7 +95,7 @@ def _decide(
     """Read all pieces and decide over their documents in order; what is decided lies in parts on disk."""
     pieces = list(read_pieces(section, sources, means, work, piece_bytes(section, runner.workers)))
     admission = Admission(section, sources)
-    duplicates = Duplicates(section)
+    duplicates = Duplicates(section, work)
     if earlier:
         earlier.fill(section, admission.seen, duplicates)
     decided = Decided(samples_of_rule=section.rejected_samples)

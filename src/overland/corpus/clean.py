@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -22,20 +23,29 @@ from overland.corpus.dedup_exact import ExactSpan, RepeatedSubstrings, RepeatedU
 from overland.corpus.dedup_spans import RepeatedSpan, RepeatedSpans
 from overland.corpus.document import PASS, TRIMMED, Document, Span
 from overland.corpus.gather import draw
+from overland.corpus.quality import profiles_of
 from overland.corpus.section import CorpusSection
 from overland.corpus.trimming import trim
 
+_SHARE = 0.25  # of the recipe's memory for the indexes; texts on their way have the rest
+_CHECK_EVERY = 1_000_000  # characters; looking them up touches a page of an index every few bytes
 _log = logging.getLogger("overland.corpus")
 
 
 class Duplicates:
     """Feed documents in the order of survival; of two alike, the first stays.
 
-    What a document that is dropped half-way had added is forgotten, so that nothing loses its last copy to it.
+    What a document that is dropped half-way had added is forgotten, so that nothing loses its last copy to it. Indexes
+    that outgrow their share of the recipe's memory go on in files in `folder`.
     """
 
-    def __init__(self, section: CorpusSection) -> None:
-        self.section = section
+    def __init__(self, section: CorpusSection, folder: Path | None = None) -> None:
+        self.section, self.folder = section, folder
+        self.in_memory = section.scale.memory_megabytes * 1e6 * _SHARE
+        self.spilled = False
+        self._unchecked = 0
+        self._packed_text, self._packed = "", Packed.of([""])
+        self.profiles = profiles_of(section)
         self.compiled = available()
         self.paragraphs = RepeatedParagraphs(section.paragraph_words)
         self.lines = RepeatedUnits(False, section.line_words) if section.line_words and self.compiled else None
@@ -50,6 +60,22 @@ class Duplicates:
 
     def decide(self, document: Document) -> None:
         """Drop a near copy; cut what earlier documents already said, and drop what is then too little."""
+        self._unchecked += len(document.text)
+        self._decide(document)
+        if self.folder and self._unchecked >= _CHECK_EVERY:
+            self._unchecked = 0
+            self._keep_memory(self.folder)
+
+    def _keep_memory(self, folder: Path) -> None:
+        indexes: list[NearDocuments | RepeatedSpans] = [
+            index for index in (*self.near.values(), *self.spans.values()) if not isinstance(index, NearDuplicates)
+        ]
+        self.spilled = self.spilled or sum(index.n_bytes for index in indexes) > self.in_memory
+        if self.spilled:
+            for index in indexes:
+                index.spill(folder)
+
+    def _decide(self, document: Document) -> None:
         section = self.section
         asked: list[_Forgets] = []  # the indexes that know the document so far
         twin = self._twin(document, asked)
@@ -78,7 +104,7 @@ class Duplicates:
         if isinstance(near, NearDuplicates):
             found = near.copy_of(document.id, document.text)
         else:
-            (copy,) = near.add(Packed.of([document.text]), [document.id])
+            (copy,) = near.add(self._bytes_of(document), [document.id])
             found = (copy.id, copy.similarity) if copy else None
         if len(near) > before:
             asked.append(near)
@@ -119,12 +145,17 @@ class Duplicates:
         # A text that will be dropped for what is cut from it must not be the source of later cuts.
         least = section.prose.min_words if document.domain == "prose" else 0
         index = self._spans_of(document.domain)
-        (found,) = index.add(Packed.of([document.text]), [document.id], min_left=least)
+        (found,) = index.add(self._bytes_of(document), [document.id], min_left=least)
         if found.dropped:
             document.drop(f"repeated spans: under {least} words are left", "repeated spans", "min_words", 0, least)
             return False
         asked.append(index)
         return self._cut(document, found.spans, "repeated spans", "span_words")
+
+    def _bytes_of(self, document: Document) -> Packed:
+        if self._packed_text is not document.text:
+            self._packed_text, self._packed = document.text, Packed.of([document.text])
+        return self._packed
 
     def _spans_of(self, domain: str) -> RepeatedSpans:
         if domain not in self.spans:
@@ -139,7 +170,7 @@ class Duplicates:
         return not cuts or self._trim(document, text, cuts, stage, rule)
 
     def _trim(self, document: Document, text: str, cuts: list[Span], stage: str, rule: str) -> bool:
-        return trim(self.section, document, text, cuts, stage, rule, getattr(self.section, rule))
+        return trim(self.profiles, document, text, cuts, stage, rule, getattr(self.section, rule))
 
 
 class _Forgets(Protocol):

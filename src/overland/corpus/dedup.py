@@ -7,6 +7,7 @@ Sources: Broder 1997; measured settings in the project's data study (recall .999
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import re
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from overland.corpus.compiled import available, library, pointer
 from overland.corpus.dedup_index import read_index, write_index
 
 PARAGRAPHS = "repeated paragraphs"
@@ -115,6 +117,30 @@ class NearDuplicates:
             band[row.tobytes()].pop()
 
 
+def long_paragraphs(text: str, min_words: int, only_comments: bool) -> list[tuple[int, int]]:
+    """(start, end) of each run of lines that are not blank, the last newline included, with at least `min_words` words.
+
+    `only_comments`: only those of which every line begins with `#`. The loop is in `native/paragraphs.c`.
+    """
+    if not available():
+        return [
+            (start, end)
+            for start, end in _paragraphs(text)
+            if len(text[start:end].split()) >= min_words and (not only_comments or _only_comments(text[start:end]))
+        ]
+    raw = text.encode("utf-8", "surrogatepass")
+    room = len(raw) // (2 * min_words) + 1  # a word and what parts it from the next are two bytes at least
+    out = np.empty((room, 2), dtype=np.int64)
+    run = library().overland_paragraphs
+    run.restype = ctypes.c_int64
+    count = run(
+        ctypes.c_char_p(raw),
+        *(ctypes.c_int64(len(raw)), ctypes.c_int64(min_words), ctypes.c_int(only_comments)),
+        *(pointer(out), ctypes.c_int64(room)),
+    )
+    return [(start, end) for start, end in out[:count].tolist()]
+
+
 def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
     """(start, end) of each run of lines that are not blank, the last newline included."""
     start, at = -1, 0
@@ -146,12 +172,9 @@ class RepeatedParagraphs:
         cuts: list[tuple[int, int, str]] = []
         at = 0
         self._fresh.clear()
-        for start, end in _paragraphs(text):
-            paragraph = text[start:end]
-            words = paragraph.split()
-            if len(words) < self.min_words or (domain == "code" and not _only_comments(paragraph)):
-                continue
-            digest = hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        for start, end in long_paragraphs(text, self.min_words, domain == "code"):
+            words = " ".join(text[start:end].split())
+            digest = hashlib.blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             digest += domain.encode()
             first = self._seen.setdefault(digest, (key, start))
             if first == (key, start):
@@ -195,4 +218,4 @@ class RepeatedParagraphs:
 
 
 def _only_comments(paragraph: str) -> bool:
-    return all(line.lstrip().startswith("#") for line in paragraph.splitlines())
+    return all(line.lstrip().startswith("#") for line in paragraph.removesuffix("\n").split("\n"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from overland.corpus.dedup_spans import RepeatedSpan
 
 _AFTER = re.compile(rb"(?:[.,;:!?)\]}'\"*`>]|\xe2\x80[\x99\x9d]|\xc2\xbb|\xe3\x80[\x81\x82])*")
+_WORD = re.compile(rb"[\w\x80-\xff]")
 _COMMENT = (b"#", b"//", b"/*", b"*", b"--", b"%", b";")
 
 
@@ -71,9 +72,8 @@ def _comment_lines(raw: bytes, span: RepeatedSpan) -> list[tuple[int, int]]:
     while at < span.end:
         end = raw.find(b"\n", at)
         end = len(raw) if end < 0 else end + 1
-        line = raw[at:end].strip()
-        whole = at + len(raw[at:end]) - len(raw[at:end].lstrip()) + _marks(line) >= span.start and end <= span.end + 8
-        if whole and line.startswith(_COMMENT):
+        line = raw[at:end].lstrip()
+        if line.startswith(_COMMENT) and end <= span.end + 8 and end - len(line) + _marks(line) >= span.start:
             if runs and runs[-1][1] == at:
                 runs[-1] = (runs[-1][0], end)
             else:
@@ -84,5 +84,5 @@ def _comment_lines(raw: bytes, span: RepeatedSpan) -> list[tuple[int, int]]:
 
 def _marks(line: bytes) -> int:
     """Bytes of a line before its first word."""
-    found = re.search(rb"[\w\x80-\xff]", line)
-    return found.start() if found else len(line)
+    found = _WORD.search(line)
+    return found.start() if found else len(line.rstrip())

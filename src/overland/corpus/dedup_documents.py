@@ -83,6 +83,14 @@ class NearDocuments:
         self._c.near_forget_last(self._state)
         self.ids.pop()
 
+    def spill(self, folder: Path) -> None:
+        """Move what is remembered into nameless files in `folder`; called again, take their pages out of memory.
+
+        Nothing else changes. Raises OverlandError where the disk is full.
+        """
+        if self._c.near_spill(self._state, str(folder).encode("utf-8", "surrogateescape")):
+            raise OverlandError(f"{folder}: no room on the disk for the duplicate index; free some and go on")
+
     @property
     def n_bytes(self) -> int:
         return int(self._c.near_bytes(self._state))

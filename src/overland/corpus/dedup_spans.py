@@ -115,8 +115,8 @@ class RepeatedSpans:
         self, texts: Packed, min_words: int | Sequence[int] | None, min_left: int | Sequence[int], insert: bool
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         n = len(texts)
-        least = np.ascontiguousarray(np.broadcast_to(self.min_words if min_words is None else min_words, n), np.int32)
-        left = np.ascontiguousarray(np.broadcast_to(min_left, n), np.int32)
+        least = np.full(n, self.min_words if min_words is None else min_words, dtype=np.int32)
+        left = np.full(n, min_left, dtype=np.int32)
         number = np.empty(n, dtype=np.int64)
         failed = self._c.spans_add(
             *(
@@ -141,6 +141,14 @@ class RepeatedSpans:
             name = ids[text] if source < 0 else self.ids[source]
             groups[text].append(RepeatedSpan(start, end, name, source_start, source_end, words, matched / words))
         return groups
+
+    def spill(self, folder: Path) -> None:
+        """Move what is remembered into nameless files in `folder`; called again, take their pages out of memory.
+
+        Nothing else changes. Raises OverlandError where the disk is full.
+        """
+        if self._c.spans_spill(self._state, str(folder).encode("utf-8", "surrogateescape")):
+            raise OverlandError(f"{folder}: no room on the disk for the duplicate index; free some and go on")
 
     @property
     def n_bytes(self) -> int:

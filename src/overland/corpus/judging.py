@@ -18,7 +18,7 @@ from overland.corpus.decontaminate import Decontaminator, digest_of, read_items
 from overland.corpus.dedup_cut import cut_spans
 from overland.corpus.document import PASS, Document, Span
 from overland.corpus.language import identify, require
-from overland.corpus.quality import Rules, judge, limits_of
+from overland.corpus.quality import judge, profiles_of
 from overland.corpus.quality_classifier import QualityClassifier
 from overland.corpus.section import CorpusSection
 from overland.corpus.trimming import trim
@@ -131,10 +131,8 @@ def _hold_to_rules(section: CorpusSection, documents: list[Document]) -> None:
     if not documents:
         return
     texts = Packed.of([document.text for document in documents])
-    rules: dict[str, Rules] = {"prose": section.prose, "code": section.code, "math": section.math}
-    profiles = {name: limits_of(profile) for name, profile in rules.items()}
     domains, languages = [document.domain for document in documents], [document.language for document in documents]
-    for document, broken in zip(documents, judge(texts, domains, profiles, languages), strict=True):
+    for document, broken in zip(documents, judge(texts, domains, profiles_of(section), languages), strict=True):
         if broken:
             _reject(section, document, f"quality: {broken.rule}", "quality", broken.rule, broken.value, broken.limit)
         else:
@@ -161,6 +159,7 @@ def _decontaminate(section: CorpusSection, documents: list[Document], path: Path
     asked = section.decontamination
     if not documents:
         return
+    profiles = profiles_of(section)
     finder = _loaded_evaluation(path, asked.min_words, asked.identity)
     for document, found in zip(documents, finder.check(Packed.of([d.text for d in documents])), strict=True):
         if not found.spans:
@@ -175,7 +174,7 @@ def _decontaminate(section: CorpusSection, documents: list[Document], path: Path
             continue
         text, parts = cut_spans(document.text, found.spans, document.domain)
         cuts = [Span(part.start, part.end, f"holds evaluation item {part.span.source}") for part in parts]
-        trim(section, document, text, cuts, "decontamination", "min_words", asked.min_words)
+        trim(profiles, document, text, cuts, "decontamination", "min_words", asked.min_words)
 
 
 def _reject(section: CorpusSection, document: Document, reason: str, *event: Any) -> None:

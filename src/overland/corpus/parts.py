@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
@@ -14,6 +15,12 @@ from overland.corpus.document import Document, Event, Span
 from overland.errors import BrokenFileError
 
 _TEXT = ("id", "source", "path", "licence", "licence_evidence", "attribution", "url", "domain", "language")
+# The columns of a part in the order of Document's fields.
+_DOCUMENT = (
+    *("source", "raw_path", "domain", "language", "text", "sha256_in", "licence", "licence_evidence", "attribution"),
+    *("url", "decision", "reason", "spans_removed", "pii_replaced", "events", "split", "tokens", "bytes"),
+    *("sha256_out", "sealed", "id"),
+)
 _EVENT = ("stage", "outcome", "rule", "value", "threshold", "detail", "before", "after")
 
 
@@ -69,11 +76,47 @@ def documents_table(documents: Iterable[Document]) -> Any:
     """Rows of documents.parquet as a pyarrow table."""
     import pyarrow as pa
 
-    rows = [document.row() for document in documents]
-    for row in rows:
-        row["pii_replaced"] = list(row["pii_replaced"].items())
+    documents = list(documents)
     schema = documents_schema()
-    return pa.table([pa.array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
+    named = {
+        "path": [_shown(document.path) for document in documents],
+        "spans_removed": _lists([document.spans_removed for document in documents], schema.field("spans_removed").type),
+        "pii_replaced": [sorted(document.pii_replaced.items()) for document in documents],
+        "bytes": [document.n_bytes for document in documents],
+    }
+    arrays = []
+    for f in schema:
+        column = named.get(f.name)
+        if column is None:
+            column = [getattr(document, f.name) for document in documents]
+        arrays.append(column if isinstance(column, pa.Array) else pa.array(column, f.type))
+    return pa.table(arrays, schema=schema)
+
+
+def _shown(path: str) -> str:
+    return path if path.isascii() else path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _lists(items: list[list[Any]], kind: Any) -> Any:
+    """A list of objects a document as an Arrow array of lists of structs, by the structs' field names."""
+    import pyarrow as pa
+
+    flat = [item for group in items for item in group]
+    fields = list(kind.value_type)
+    columns = [pa.array([getattr(item, field.name) for item in flat], field.type) for field in fields]
+    ends = list(itertools.accumulate((len(group) for group in items), initial=0))
+    return pa.ListArray.from_arrays(
+        pa.array(ends, pa.int32()), pa.StructArray.from_arrays(columns, fields=fields), kind
+    )
+
+
+def _from_lists(column: Any, kind: type[Any]) -> list[list[Any]]:
+    """What `_lists` was given: objects of `kind`, whose fields are in the structs' order."""
+    lists = column.combine_chunks()
+    ends = lists.offsets.to_pylist()
+    structs = lists.values
+    flat = [kind(*values) for values in zip(*(field.to_pylist() for field in structs.flatten()), strict=True)]
+    return [flat[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def decisions_table(documents: Iterable[Document]) -> Any:
@@ -93,7 +136,7 @@ def write_part(path: Path, documents: list[Document], entries: list[int] | None 
     schema = _part_schema()
     more = [
         pa.array([d.path.encode("utf-8", "surrogateescape") for d in documents], pa.binary()),
-        pa.array([[vars(event) for event in d.events] for d in documents], schema.field("events").type),
+        _lists([d.events for d in documents], schema.field("events").type),
         pa.array(entries if entries is not None else [0] * len(documents), pa.int32()),
         pa.array([d.sealed for d in documents], pa.binary()),
         pa.array([d.sample for d in documents], pa.string()),
@@ -108,46 +151,38 @@ def write_part(path: Path, documents: list[Document], entries: list[int] | None 
 
 def read_part(path: Path) -> tuple[list[Document], list[int]]:
     """What `write_part` wrote. Raises BrokenFileError naming the file."""
+    table = read_table(path)
+    return documents_of(table), table["entry"].to_pylist()
+
+
+def read_table(path: Path) -> Any:
+    """The same as one Arrow table. Raises BrokenFileError naming the file."""
     import pyarrow as pa
 
     try:
         with pa.OSFile(str(path), "rb") as file:
-            table = pa.ipc.open_file(file).read_all()
+            return pa.ipc.open_file(file).read_all()
     except (OSError, pa.ArrowException) as error:
         raise BrokenFileError(f"{path}: cannot be read ({error}); delete its folder and build again") from error
-    columns = {name: table[name].to_pylist() for name in table.column_names}
-    documents = [_document(row) for row in _rows(columns)]
-    return documents, columns["entry"]
 
 
-def _rows(columns: dict[str, list[Any]]) -> Iterable[dict[str, Any]]:
-    names = list(columns)
-    for values in zip(*columns.values(), strict=True):
-        yield dict(zip(names, values, strict=True))
+def documents_of(table: Any) -> list[Document]:
+    """The documents of a part's table."""
+    columns = {name: table[name].to_pylist() for name in _DOCUMENT if name not in ("spans_removed", "events")}
+    columns["spans_removed"] = _from_lists(table["spans_removed"], Span)
+    columns["events"] = _from_lists(table["events"], Event)
+    columns["pii_replaced"] = [Counter(dict(items)) for items in columns["pii_replaced"]]
+    columns["raw_path"] = [path.decode("utf-8", "surrogateescape") for path in columns["raw_path"]]
+    documents = [Document(*values) for values in zip(*(columns[name] for name in _DOCUMENT), strict=True)]
+    for document, sample in zip(documents, table["sample"].to_pylist(), strict=True):
+        document.sample = sample
+    return documents
 
 
-def _document(row: dict[str, Any]) -> Document:
-    return Document(
-        row["source"],
-        row["raw_path"].decode("utf-8", "surrogateescape"),
-        row["domain"],
-        row["language"],
-        row["text"],
-        row["sha256_in"],
-        row["licence"],
-        row["licence_evidence"],
-        row["attribution"],
-        row["url"],
-        row["decision"],
-        row["reason"],
-        [Span(**span) for span in row["spans_removed"]],
-        Counter(dict(row["pii_replaced"])),
-        [Event(**event) for event in row["events"]],
-        row["split"],
-        row["tokens"],
-        row["bytes"],
-        row["sha256_out"],
-        row["sealed"],
-        row["id"],
-        sample=row["sample"],
-    )
+def decisions_of(table: Any) -> Any:
+    """Rows of decisions.parquet out of a part's table."""
+    import pyarrow as pa
+
+    lists = table["events"].combine_chunks()
+    ids = table["id"].combine_chunks().take(lists.value_parent_indices())
+    return pa.table([ids, *lists.flatten().flatten()], schema=decisions_schema())

@@ -6,6 +6,7 @@ Nothing of the corpus depends on where one piece ends and the next begins.
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overland import runs
 from overland.corpus import pii
@@ -59,7 +59,7 @@ class FinishPiece:
 
 def piece_bytes(section: CorpusSection, workers: int) -> int:
     """Bytes of files in a piece, so that all workers together stay within the memory setting."""
-    return int(min(32e6, max(1e6, section.scale.memory_megabytes * 1e6 / (_MEMORY_PER_BYTE * (workers + 1)))))
+    return int(min(8e6, max(1e6, section.scale.memory_megabytes * 1e6 / (_MEMORY_PER_BYTE * (workers + 1)))))
 
 
 def read_pieces(
@@ -113,14 +113,13 @@ def finish_piece(piece: FinishPiece) -> None:
     deidentify(piece.section, kept)
     for document in kept:
         document.split = piece.heldout.split(document)
-    ids: list[NDArray[np.uint16]] = []
-    for document, encoded in zip(kept, encode(piece.tokenizer, [document.text for document in kept]), strict=True):
-        raw = document.text.encode()
-        document.tokens, document.n_bytes, document.sha256_out = len(encoded) + 1, len(raw), text_hash(document.text)
-        ids.append(np.asarray(encoded, dtype=DTYPE))
-        document.text = ""
+    texts = [document.text.encode() for document in kept]
+    ids, lengths = _encoder(piece.tokenizer).encode(Packed.of(texts))
+    for document, raw, count in zip(kept, texts, lengths.tolist(), strict=True):
+        document.tokens, document.n_bytes, document.text = count + 1, len(raw), ""
+        document.sha256_out = hashlib.sha256(raw).hexdigest()
     sink = io.BytesIO()
-    np.save(sink, np.concatenate(ids) if ids else np.zeros(0, dtype=DTYPE))
+    np.save(sink, ids.astype(DTYPE))
     runs.atomic_write(piece.tokens, sink.getvalue())
     write_part(piece.rows, documents)
 
@@ -151,11 +150,3 @@ def _encoder(path: Path) -> Encoder:
     import tokenizers
 
     return Encoder(tokenizers.Tokenizer.from_file(str(path)))
-
-
-def encode(path: Path, texts: list[str]) -> list[NDArray[np.uint32]]:
-    """Ids of each text under the tokenizer (without special tokens) that lies at `path`."""
-    if not texts:
-        return []
-    ids, lengths = _encoder(path).encode(Packed.of(texts))
-    return np.split(ids, np.cumsum(lengths)[:-1])

@@ -20,12 +20,12 @@ from overland.corpus.clean import Heldout, group_draw
 from overland.corpus.croissant import CROISSANT, describe
 from overland.corpus.document import DROPPED, KEPT, TRIM, TRIMMED, Document
 from overland.corpus.gather import authorisations_of, draw
-from overland.corpus.parts import decisions_schema, decisions_table, documents_schema, documents_table, read_part
+from overland.corpus.parts import decisions_of, decisions_schema, documents_of, documents_schema, read_table
 from overland.corpus.personal_vault import VAULT, vault_schema
 from overland.corpus.pieces import FinishPiece
 from overland.corpus.report import CorpusReport
 from overland.corpus.section import CorpusSection
-from overland.corpus.shards import DTYPE, FORMAT, ShardWriter
+from overland.corpus.shards import DTYPE, FORMAT, ShardWriter, write_index
 from overland.corpus.sources import Source
 from overland.licences import BillLine, bill_of_materials, profile
 
@@ -117,7 +117,7 @@ def write_corpus(
     tokenizer.save(folder / "tokenizer.json")
     eos = tokenizer.special("[EOS]")
     tally = _Tally()
-    _write_tables(folder, tally.count(section.seed, _documents(pieces)))
+    _write_tables(folder, tally.count(section.seed, [piece.rows for piece in pieces]))
     writers = {name: ShardWriter(folder / "shards", name, eos, section.shard_tokens) for name in ("train", "heldout")}
     tokens = [np.load(piece.tokens, mmap_mode="r") for piece in pieces]
     with progress("corpus: shards", len(tally.kept), "document") as bar:
@@ -127,9 +127,8 @@ def write_corpus(
             writers[kept.split].add(kept.id, ids, kept.n_bytes)
             bar.advance()
     splits = {name: writer.close() for name, writer in writers.items()}
-    runs.write_json(
-        folder / "index.json",
-        {"format": FORMAT, "vocab_size": tokenizer.vocab_size, "eos": eos, "dtype": DTYPE.str, "splits": splits},
+    write_index(
+        folder, {"format": FORMAT, "vocab_size": tokenizer.vocab_size, "eos": eos, "dtype": DTYPE.str, "splits": splits}
     )
     rule = profile(section.licences).rule
     bill = bill_of_materials(tally.lines, rule)
@@ -169,9 +168,11 @@ class _Tally:
     replaced: Counter[str] = field(default_factory=Counter)
     domains: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def count(self, seed: int, parts: Iterator[tuple[int, list[Document]]]) -> Iterator[list[Document]]:
-        for part, documents in parts:
-            start = 0
+    def count(self, seed: int, parts: Sequence[Path]) -> Iterator[Any]:
+        """The parts' tables, counted one by one."""
+        for part, path in enumerate(parts):
+            table, start = read_table(path), 0
+            documents = documents_of(table)
             for document in documents:
                 self.decisions[document.decision] += 1
                 for event in document.events:
@@ -194,7 +195,7 @@ class _Tally:
                     start += tokens
                     self._sum(document)
             self.reasons.update(reasons_of(documents))
-            yield documents
+            yield table
 
     def _sum(self, document: Document) -> None:
         entry = self.domains.setdefault(document.domain, {"documents": 0, "tokens": 0, "bytes": 0})
@@ -209,25 +210,20 @@ class _Tally:
         )
 
 
-def _documents(pieces: list[FinishPiece]) -> Iterator[tuple[int, list[Document]]]:
-    for part, piece in enumerate(pieces):
-        yield part, read_part(piece.rows)[0]
-
-
-def _write_tables(folder: Path, parts: Iterator[list[Document]]) -> None:
-    """documents.parquet and decisions.parquet, a row group at a time."""
-    import pyarrow as pa
+def _write_tables(folder: Path, parts: Iterator[Any]) -> None:
+    """documents.parquet and decisions.parquet out of the tables of parts, a row group at a time."""
+    import pyarrow.compute as pc
 
     vault: TableWriter | None = None
     documents = TableWriter(folder / "documents.parquet", documents_schema())
     decisions = TableWriter(folder / "decisions.parquet", decisions_schema())
     for part in parts:
-        documents.add(documents_table(part))
-        decisions.add(decisions_table(part))
-        sealed = [(document.id, document.sealed) for document in part if document.sealed]
-        if sealed:
+        documents.add(part.select(documents_schema().names))
+        decisions.add(decisions_of(part))
+        sealed = part.filter(pc.greater(pc.binary_length(part["sealed"]), 0))
+        if len(sealed):
             vault = vault or TableWriter(folder / VAULT, vault_schema())
-            vault.add(pa.table([pa.array(column) for column in zip(*sealed, strict=True)], schema=vault_schema()))
+            vault.add(sealed.select(["id", "sealed"]).rename_columns(vault_schema().names))
     documents.close()
     decisions.close()
     if vault:

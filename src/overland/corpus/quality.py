@@ -16,7 +16,7 @@ import numpy as np
 from overland.corpus.compiled import Packed
 from overland.corpus.quality_rules import MEASURES, Limits, check_limits, published
 from overland.corpus.quality_statistics import gram_bit, statistics
-from overland.corpus.section import CodeRules, MathRules, ProseRules
+from overland.corpus.section import CodeRules, CorpusSection, MathRules, ProseRules
 
 Rules = ProseRules | CodeRules | MathRules
 
@@ -46,6 +46,11 @@ def limits_of(rules: Rules) -> Limits:
     fields = rules.model_dump(exclude={"sets", "limits"})
     out = {**fields, **published(rules.sets), **rules.limits}
     return {name: float(value) for name, value in out.items() if value is not None}
+
+
+def profiles_of(section: CorpusSection) -> dict[str, Limits]:
+    """The limits of each domain of a recipe that has a profile."""
+    return {"prose": limits_of(section.prose), "code": limits_of(section.code), "math": limits_of(section.math)}
 
 
 def judge(
@@ -81,12 +86,9 @@ def judge(
     return out
 
 
-def check(
-    text: str, domain: str, prose: ProseRules, code: CodeRules, math: MathRules | None = None, language: str = ""
-) -> str | None:
+def check(text: str, domain: str, profiles: Mapping[str, Limits], language: str = "") -> str | None:
     """The first rule that one text breaks, without its domain's name, or None."""
-    rules: Rules = code if domain == "code" else math if domain == "math" and math else prose
-    (broken,) = judge(Packed.of([text]), ["prose"], {"prose": limits_of(rules)}, [language])
+    (broken,) = judge(Packed.of([text]), [domain], profiles, [language])
     return broken.rule.partition(".")[2] if broken else None
 
 

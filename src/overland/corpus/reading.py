@@ -208,4 +208,4 @@ def docstrings(text: str) -> str:
 def language_of(text: str) -> str:
     """`en` where English function words make up a twelfth of the words, else `und` (undetermined)."""
     words = text[:8000].lower().split()
-    return "en" if words and sum(word in _ENGLISH for word in words) * 12 >= len(words) else "und"
+    return "en" if words and sum(map(_ENGLISH.__contains__, words)) * 12 >= len(words) else "und"

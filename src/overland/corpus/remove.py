@@ -29,7 +29,7 @@ from overland.corpus.lookup import read_documents_table
 from overland.corpus.parts import decisions_schema, documents_schema
 from overland.corpus.personal_vault import VAULT
 from overland.corpus.publish import ROWS, attribution_page, file_hashes
-from overland.corpus.shards import open_shard, read_index
+from overland.corpus.shards import open_shard, read_index, write_index
 from overland.errors import BrokenFileError, OverlandError, UsageError
 from overland.licences import BillLine, bill_of_materials, profile
 
@@ -215,7 +215,7 @@ def _rewrite_shards(folder: Path, fresh: Path, index: dict[str, Any], gone: set[
         split["tokens"] = sum(shard["tokens"] for shard in shards)
         split["text_bytes"] = sum(shard["text_bytes"] for shard in shards)
         split["documents"] = sum(len(shard["documents"]) for shard in shards)
-    runs.write_json(fresh / "index.json", index)
+    write_index(fresh, index)
     return rewritten, removed, hashes
 
 

@@ -86,7 +86,8 @@ class ScaleSection(Section):
     workers: int = Field(default=0, ge=0)
     """Workers at the same time; 0 takes one a core (or all of the cluster's)."""
     memory_megabytes: float = Field(default=2000.0, ge=100)
-    """Memory that text on its way may take, over all workers of a machine; smaller pieces where it is less."""
+    """Memory that text on its way may take, over all workers of a machine; smaller pieces where it is less. A quarter
+    of it is for what duplicates know, which goes on in files beside the output beyond that."""
     ray_address: str | None = None
     """Address of a running Ray cluster, for example auto or ray://head:10001; none starts one on this machine."""
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from overland import runs
 from overland.errors import BrokenFileError, UsageError
 
 DTYPE = np.dtype("<u2")
@@ -80,6 +81,11 @@ class ShardWriter:
             "documents": sum(len(shard["documents"]) for shard in self.shards),
             "shards": self.shards,
         }
+
+
+def write_index(folder: Path, index: dict[str, Any]) -> None:
+    """Write index.json, atomically; without indentation, because it has a line of figures for every document."""
+    runs.atomic_write(folder / "index.json", json.dumps(index, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 def read_index(corpus_dir: str | Path) -> dict[str, Any]:

@@ -162,6 +162,7 @@ def _open(
     except (OSError, ImportError, ValueError) as error:
         what = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
         raise UsageError(f"{field_name}: {place} cannot be read ({what}); change its mode or choose another") from error
+    source.files = [part for entry in source.files for part in _row_groups(source, entry)]
     if not source.files:
         raise UsageError(
             f"{field_name}: {place} has nothing to read ({source.describe_skipped()}); "
@@ -209,6 +210,24 @@ def _list_remote(source: Source) -> None:
         else:
             source.skipped["empty file"] += 1
     _take_evidence(source)
+
+
+def _row_groups(source: Source, entry: FileEntry) -> list[FileEntry]:
+    """A Parquet file as one entry a row group, so that workers share it; another file, or a damaged one, as it is."""
+    if suffix_of(entry.path) != ".parquet":
+        return [entry]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with source.open(entry.path) as file:
+            footer = pq.ParquetFile(file).metadata
+        sizes = [footer.row_group(group).total_byte_size for group in range(footer.num_row_groups)]
+    except (pa.ArrowException, OSError, ValueError):
+        return [entry]
+    if len(sizes) < 2:
+        return [entry]
+    return [FileEntry(entry.path, size, (group, group + 1)) for group, size in enumerate(sizes)]
 
 
 def _take_evidence(source: Source) -> None:

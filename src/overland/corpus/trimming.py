@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from overland.corpus.document import TRIM, TRIMMED, Document, Span
 from overland.corpus.quality import check
-from overland.corpus.section import CorpusSection
+from overland.corpus.quality_rules import Limits
 
 
 def trim(
-    section: CorpusSection, document: Document, text: str, cuts: list[Span], stage: str, rule: str, limit: float
+    profiles: Mapping[str, Limits],
+    document: Document,
+    text: str,
+    cuts: list[Span],
+    stage: str,
+    rule: str,
+    limit: float,
 ) -> bool:
     """Put `text` in place of the document's, from which `cuts` (its own characters) are missing, and say so.
 
     False where the document is dropped instead because `text` breaks a rule: too little is left of it.
     """
-    broken = check(text, document.domain, section.prose, section.code, section.math, document.language)
+    broken = check(text, document.domain, profiles, document.language)
     if broken:
         document.drop(f"{stage}: too little is left ({document.domain}.{broken})", stage, broken)
         return False

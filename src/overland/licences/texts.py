@@ -21,7 +21,18 @@ _RESTRICTIONS = re.compile(
     r"|\bmay not be used (?:to train|for training)\b",
     re.IGNORECASE,
 )
-_SIGNS = ("commercial", "only", "reproduced", "copied", "confidential", "distribute", "commons clause", "train")
+_SIGNS = (
+    "commercial",
+    "use only",
+    "purpose only",
+    "purposes only",
+    "reproduced",
+    "copied",
+    "confidential",
+    "distribute",
+    "commons clause",
+    "train",
+)
 _SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([^\n\r]{1,200})")
 _TRAILING = re.compile(r"\s*(\*/|-->|\"\"\"|'''|#\}|%>)\s*$")
 

@@ -5,7 +5,7 @@ that of a text that was kept is a copy of it; the others are kept and remembered
 
 Sources: Broder 1997 (resemblance); Li, Owen and Zhang 2012 and Shrivastava 2017 (one permutation, densified). Each
 5-gram is drawn COPIES times, so that a text of fifty words still fills its 160 bins. */
-#include "words.h"
+#include "spill.h"
 
 #define NGRAM 5
 #define BANDS 32
@@ -30,6 +30,7 @@ typedef struct {
     u32 *head;      /* [head_count] */
     i64 first_room, length_room, sorted_room, sketch_room, shingle_room, keys_room, next_room, seen_room, head_count;
     u32 query;
+    spill_t spill;
 } near_t;
 
 static const u64 DRAW[COPIES] = {0x9E3779B97F4A7C15ull, 0xC2B2AE3D27D4EB4Full, 0xA0761D6478BD642Full,
@@ -127,9 +128,9 @@ static int widen(near_t *t, i64 docs) {
     i64 wanted = t->head_count ? t->head_count : 1 << 12;
     while (wanted < docs * BANDS) wanted *= 2;
     if (wanted == t->head_count) return 1;
-    u32 *head = calloc((size_t)wanted, sizeof *head);
+    u32 *head = spill_zeroed(&t->spill, (size_t)wanted * sizeof *head);
     if (!head) return 0;
-    free(t->head);
+    spill_free(&t->spill, t->head);
     t->head = head;
     t->head_count = wanted;
     for (u64 entry = 0; entry < (u64)t->n * BANDS; entry++) link_entry(t, entry);
@@ -142,20 +143,43 @@ API near_t *near_new(double threshold) {
     return t;
 }
 
+/* The index's arrays and their bytes. */
+#define EACH_ARRAY(DO) \
+    DO(first, t->first_room * 8) DO(length, t->length_room * 4) DO(sorted, t->sorted_room) DO(sketch, t->sketch_room) \
+    DO(shingles, t->shingle_room * 4) DO(keys, t->keys_room * 8) DO(next, t->next_room * 4) DO(seen, t->seen_room * 4) \
+    DO(head, t->head_count * 4)
+
 API void near_free(near_t *t) {
-    free(t->first), free(t->length), free(t->sorted), free(t->sketch), free(t->shingles), free(t->keys);
-    free(t->next), free(t->seen), free(t->head), free(t);
+#define DO(name, bytes) spill_free(&t->spill, t->name);
+    EACH_ARRAY(DO)
+#undef DO
+    spill_close(&t->spill);
+    free(t);
+}
+
+/* Moves the index into files in `folder`, or, where it is there, gives its pages back. 1: the disk is full. */
+API int near_spill(near_t *t, const char *folder) {
+    if (!t->spill.folder) {
+        t->spill.folder = strdup(folder);
+        if (!t->spill.folder) return 1;
+#define DO(name, bytes) if (!spill_move(&t->spill, (void **)&t->name, (size_t)(bytes))) return 1;
+        EACH_ARRAY(DO)
+#undef DO
+    }
+    spill_release(&t->spill);
+    return 0;
 }
 
 static int room_for(near_t *t, i64 docs, i64 shingles) {
-    return grow((void **)&t->first, &t->first_room, docs, sizeof *t->first) &&
-           grow((void **)&t->length, &t->length_room, docs, sizeof *t->length) &&
-           grow((void **)&t->sorted, &t->sorted_room, docs, 1) &&
-           grow((void **)&t->sketch, &t->sketch_room, docs * BINS, 1) &&
-           grow((void **)&t->seen, &t->seen_room, docs, sizeof *t->seen) &&
-           grow((void **)&t->keys, &t->keys_room, docs * BANDS, sizeof *t->keys) &&
-           grow((void **)&t->next, &t->next_room, docs * BANDS, sizeof *t->next) &&
-           grow((void **)&t->shingles, &t->shingle_room, shingles, sizeof *t->shingles) && widen(t, docs);
+    return spill_grow(&t->spill, (void **)&t->first, &t->first_room, docs, sizeof *t->first) &&
+           spill_grow(&t->spill, (void **)&t->length, &t->length_room, docs, sizeof *t->length) &&
+           spill_grow(&t->spill, (void **)&t->sorted, &t->sorted_room, docs, 1) &&
+           spill_grow(&t->spill, (void **)&t->sketch, &t->sketch_room, docs * BINS, 1) &&
+           spill_grow(&t->spill, (void **)&t->seen, &t->seen_room, docs, sizeof *t->seen) &&
+           spill_grow(&t->spill, (void **)&t->keys, &t->keys_room, docs * BANDS, sizeof *t->keys) &&
+           spill_grow(&t->spill, (void **)&t->next, &t->next_room, docs * BANDS, sizeof *t->next) &&
+           spill_grow(&t->spill, (void **)&t->shingles, &t->shingle_room, shingles, sizeof *t->shingles) &&
+           widen(t, docs);
 }
 
 static void band_keys(const u32 *bin, u64 *key) {
@@ -300,8 +324,11 @@ API int near_import(near_t *t, i64 docs, const u32 *length, const u8 *sketch, co
 }
 
 API i64 near_bytes(const near_t *t) {
-    return t->first_room * 8 + t->length_room * 4 + t->sorted_room + t->sketch_room + t->shingle_room * 4 +
-           t->keys_room * 8 + t->next_room * 4 + t->seen_room * 4 + t->head_count * 4;
+    i64 total = 0;
+#define DO(name, bytes) total += bytes;
+    EACH_ARRAY(DO)
+#undef DO
+    return total;
 }
 
 /* The sorted distinct 5-gram hashes of one text [room n / 2 + 2], for tests and reports. */

@@ -171,7 +171,8 @@ static int make_room(pieces_t *t) {
 
 /* Writes the ids of texts, with `separator` >= 0 that id before every text, to out [bytes + texts + FEW], and how many
    each text has to lengths [texts]. Returns the sum; -1: out of memory; -2 - d: text d is not UTF-8. */
-API i64 pieces_encode(pieces_t *t, const u8 *data, const i64 *offset, i64 texts, i64 separator, u32 *out, i64 *lengths) {
+API i64 pieces_encode(pieces_t *t, const u8 *data, const i64 *offset, i64 texts, i64 separator, u32 *out,
+                      i64 *lengths) {
     u32 *to = out;
     for (i64 d = 0; d < texts; d++) {
         const u8 *s = data + offset[d];

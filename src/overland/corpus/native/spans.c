@@ -6,7 +6,7 @@ Short runs count where several of one source lie together and add up (a passage 
 What was cut is never the source of another cut, so that no passage loses its last copy.
 
 Sources: Schleimer, Wilkerson and Aiken 2003 (winnowing); Altschul et al. 1990 (seed, extend, drop off). */
-#include "words.h"
+#include "spill.h"
 
 #define NGRAM 5
 #define OWNERS 4        /* the first places of a 5-gram that are tried */
@@ -34,6 +34,7 @@ typedef struct {
     run_t *runs;
     u64 *own;       /* the same table for the text at hand, which may yet be dropped */
     i64 word_room, start_room, end_room, first_room, span_room, run_room, own_room, run_count;
+    spill_t spill;
 } spans_t;
 
 static u32 ngram_hash(const u32 *w) {
@@ -53,13 +54,38 @@ API spans_t *spans_new(int window) {
     return t;
 }
 
+/* The index's arrays and their bytes; the others serve one text at a time. */
+#define EACH_ARRAY(DO) \
+    DO(word, t->word_room * 4) DO(start, t->start_room * 4) DO(end, t->end_room * 4) DO(first, t->first_room * 8) \
+    DO(slots, t->slot_count * 8)
+
 API void spans_free(spans_t *t) {
-    free(t->word), free(t->start), free(t->end), free(t->first), free(t->slots), free(t->spans), free(t->runs), free(t->own);
-    free(t);
+#define DO(name, bytes) spill_free(&t->spill, t->name);
+    EACH_ARRAY(DO)
+#undef DO
+    spill_close(&t->spill);
+    free(t->spans), free(t->runs), free(t->own), free(t);
+}
+
+/* Moves the index into files in `folder`, or, where it is there, gives its pages back. 1: the disk is full. */
+API int spans_spill(spans_t *t, const char *folder) {
+    if (!t->spill.folder) {
+        t->spill.folder = strdup(folder);
+        if (!t->spill.folder) return 1;
+#define DO(name, bytes) if (!spill_move(&t->spill, (void **)&t->name, (size_t)(bytes))) return 1;
+        EACH_ARRAY(DO)
+#undef DO
+    }
+    spill_release(&t->spill);
+    return 0;
 }
 
 API i64 spans_bytes(const spans_t *t) {
-    return t->word_room * 4 + t->start_room * 4 + t->end_room * 4 + t->first_room * 8 + t->slot_count * 8;
+    i64 total = 0;
+#define DO(name, bytes) total += bytes;
+    EACH_ARRAY(DO)
+#undef DO
+    return total;
 }
 
 static inline u64 home(const spans_t *t, u32 hash) { return (u64)hash * 0x9E3779B97F4A7C15ull >> 20 & (u64)(t->slot_count - 1); }
@@ -79,7 +105,7 @@ static int room_for(spans_t *t, i64 more) {
     if (wanted == t->slot_count) return 1;
     u64 *old = t->slots;
     i64 count = t->slot_count;
-    t->slots = calloc((size_t)wanted, sizeof *t->slots);
+    t->slots = spill_zeroed(&t->spill, (size_t)wanted * sizeof *t->slots);
     if (!t->slots) return t->slots = old, 0;
     t->slot_count = wanted;
     t->used = 0;
@@ -90,7 +116,7 @@ static int room_for(spans_t *t, i64 more) {
         u64 slot = old[(begin + i) & (count - 1)];
         if (slot) put(t, slot);
     }
-    free(old);
+    spill_free(&t->spill, old);
     return 1;
 }
 
@@ -339,10 +365,11 @@ API int spans_add(spans_t *t, const u8 *data, const i64 *offset, i64 n, const in
     t->span_count = 0;
     for (i64 d = 0; d < n; d++) {
         i64 base = t->word_count, need = base + (offset[d + 1] - offset[d]) / 2 + 2;
-        if (!grow((void **)&t->word, &t->word_room, need, sizeof *t->word) ||
-            !grow((void **)&t->start, &t->start_room, need, sizeof *t->start) ||
-            !grow((void **)&t->end, &t->end_room, need, sizeof *t->end) ||
-            !grow((void **)&t->first, &t->first_room, t->n + 2, sizeof *t->first) || need >= (i64)0xFFFFFFF0)
+        if (!spill_grow(&t->spill, (void **)&t->word, &t->word_room, need, sizeof *t->word) ||
+            !spill_grow(&t->spill, (void **)&t->start, &t->start_room, need, sizeof *t->start) ||
+            !spill_grow(&t->spill, (void **)&t->end, &t->end_room, need, sizeof *t->end) ||
+            !spill_grow(&t->spill, (void **)&t->first, &t->first_room, t->n + 2, sizeof *t->first) ||
+            need >= (i64)0xFFFFFFF0)
             return free(gram), 1;
         u32 *word = t->word + base, *start = t->start + base, *end = t->end + base;
         i64 words = words_of(data + offset[d], offset[d + 1] - offset[d], word, start, end);
@@ -400,18 +427,18 @@ API void spans_export(const spans_t *t, u64 *first, u32 *word, u32 *start, u32 *
 
 API int spans_import(spans_t *t, i64 n, i64 words, i64 slot_count, const u64 *first, const u32 *word, const u32 *start,
                      const u32 *end, const u64 *slots) {
-    u64 *table = malloc((size_t)slot_count * sizeof *table);
-    if (!table || !grow((void **)&t->first, &t->first_room, n + 1, sizeof *first) ||
-        !grow((void **)&t->word, &t->word_room, words, sizeof *word) ||
-        !grow((void **)&t->start, &t->start_room, words, sizeof *start) ||
-        !grow((void **)&t->end, &t->end_room, words, sizeof *end))
-        return free(table), 1;
+    u64 *table = spill_zeroed(&t->spill, (size_t)slot_count * sizeof *table);
+    if (!table || !spill_grow(&t->spill, (void **)&t->first, &t->first_room, n + 1, sizeof *first) ||
+        !spill_grow(&t->spill, (void **)&t->word, &t->word_room, words, sizeof *word) ||
+        !spill_grow(&t->spill, (void **)&t->start, &t->start_room, words, sizeof *start) ||
+        !spill_grow(&t->spill, (void **)&t->end, &t->end_room, words, sizeof *end))
+        return spill_free(&t->spill, table), 1;
     memcpy(t->first, first, (size_t)(n + 1) * sizeof *first);
     memcpy(t->word, word, (size_t)words * sizeof *word);
     memcpy(t->start, start, (size_t)words * sizeof *start);
     memcpy(t->end, end, (size_t)words * sizeof *end);
     memcpy(table, slots, (size_t)slot_count * sizeof *slots);
-    free(t->slots);
+    spill_free(&t->spill, t->slots);
     t->slots = table;
     t->slot_count = slot_count;
     t->n = n;

@@ -59,25 +59,6 @@ static inline u64 hash_bytes(const u8 *s, i64 n, u64 h) {
     return mix64(h);
 }
 
-/* Bytes of white space at s, 0 where there is none. */
-static inline int space_at(const u8 *s, const u8 *end) {
-    u8 c = *s;
-    if (c <= 0x20) return c == 0x20 || (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x1F);
-    if (c < 0xC2) return 0;
-    if (c == 0xC2) return end - s > 1 && (s[1] == 0x85 || s[1] == 0xA0) ? 2 : 0;
-    if (c == 0xE1) return end - s > 2 && s[1] == 0x9A && s[2] == 0x80 ? 3 : 0;
-    if (c == 0xE2 && end - s > 2)
-        return (s[1] == 0x80 && ((s[2] >= 0x80 && s[2] <= 0x8A) || s[2] == 0xA8 || s[2] == 0xA9 || s[2] == 0xAF)) ||
-                       (s[1] == 0x81 && s[2] == 0x9F) ? 3 : 0;
-    return c == 0xE3 && end - s > 2 && s[1] == 0x80 && s[2] == 0x80 ? 3 : 0;
-}
-
-static inline i64 chars_in(const u8 *s, i64 n) {
-    i64 count = 0;
-    for (i64 i = 0; i < n; i++) count += (s[i] & 0xC0) != 0x80;
-    return count;
-}
-
 /* What a byte is to the scan of a word: MAYBE may begin white space beyond ASCII. */
 enum { SPACE_BYTE = 1, MAYBE = 2, LETTER_BYTE = 4, HIGH = 8, STOP = 16 };
 #define TEN(c, v) [c] = v, [c + 1] = v, [c + 2] = v, [c + 3] = v, [c + 4] = v, [c + 5] = v, [c + 6] = v, [c + 7] = v, \

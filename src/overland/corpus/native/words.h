@@ -80,6 +80,25 @@ extern const u8 WORD_BYTE[256];
 /* Fills hash, start and end (each of room n / 2 + 2) and returns how many words there are. No hash is 0. */
 i64 words_of(const u8 *s, i64 n, u32 *hash, u32 *start, u32 *end);
 
+/* Bytes of white space at s, 0 where there is none: what Python counts as white space. */
+static inline int space_at(const u8 *s, const u8 *end) {
+    u8 c = *s;
+    if (c <= 0x20) return c == 0x20 || (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x1F);
+    if (c < 0xC2) return 0;
+    if (c == 0xC2) return end - s > 1 && (s[1] == 0x85 || s[1] == 0xA0) ? 2 : 0;
+    if (c == 0xE1) return end - s > 2 && s[1] == 0x9A && s[2] == 0x80 ? 3 : 0;
+    if (c == 0xE2 && end - s > 2)
+        return (s[1] == 0x80 && ((s[2] >= 0x80 && s[2] <= 0x8A) || s[2] == 0xA8 || s[2] == 0xA9 || s[2] == 0xAF)) ||
+                       (s[1] == 0x81 && s[2] == 0x9F) ? 3 : 0;
+    return c == 0xE3 && end - s > 2 && s[1] == 0x80 && s[2] == 0x80 ? 3 : 0;
+}
+
+static inline i64 chars_in(const u8 *s, i64 n) {
+    i64 count = 0;
+    for (i64 i = 0; i < n; i++) count += (s[i] & 0xC0) != 0x80;
+    return count;
+}
+
 /* Grows *array of `size`-byte items to hold at least `need`; 0 where memory is out. */
 static inline int grow(void **array, i64 *capacity, i64 need, size_t size) {
     if (need <= *capacity) return 1;
