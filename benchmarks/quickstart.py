@@ -23,7 +23,7 @@ import torch
 
 from overland.chat import XTML
 from overland.engine import Engine
-from overland.environments import DOMAINS, load_environment
+from overland.environments import STARTERS, load_environment
 from overland.evaluate import paired_difference
 from overland.evaluate.outcomes import outcome
 from overland.model import load_model, save_model
@@ -69,7 +69,7 @@ def run_control(ranks: Ranks, control: str, recipe: QuickstartRecipe, out: Path,
         )
         sft(model, oracle_dialogues(recipe.demonstrations, tokenizer, XTML()), section, run, stage="more_sft")
     else:
-        tasksets = {name: load_environment(name) for name in DOMAINS}
+        tasksets = {name: load_environment(name) for name in STARTERS}
         engine = Engine(model, max_batch=recipe.rl.live_episodes)
         rejection_sampling(
             model, engine, tokenizer, tasksets, recipe.rl, run, budget, sandbox=source.sandbox()
@@ -104,7 +104,7 @@ def goals(seeds: dict[str, dict[str, Any]]) -> dict[str, bool]:
     return {
         "RL at least 80% over all domains": all(success(s, "rl") >= 0.80 for s in every),
         "at least 20 points above SFT": all(success(s, "rl") - success(s, "sft") >= 0.20 for s in every),
-        "every domain above SFT": all(success(s, "rl", d) > success(s, "sft", d) for s in every for d in DOMAINS),
+        "every domain above SFT": all(success(s, "rl", d) > success(s, "sft", d) for s in every for d in STARTERS),
         **{
             f"above {control} in all": all(success(s, "rl") > success(s, control) for s in every)
             for control in CONTROLS
@@ -122,12 +122,12 @@ def goals(seeds: dict[str, dict[str, Any]]) -> dict[str, bool]:
 
 def table(seeds: dict[str, dict[str, Any]]) -> str:
     """The figures, one line a checkpoint and seed."""
-    lines = [f"{'seed':<5}{'checkpoint':<20}{'all':>14}" + "".join(f"{d:>10}" for d in DOMAINS)]
+    lines = [f"{'seed':<5}{'checkpoint':<20}{'all':>14}" + "".join(f"{d:>10}" for d in STARTERS)]
     for seed, s in seeds.items():
         for stage, found in s["held_out"].items():
             whole = found["all"]
             interval = f"{whole['success']:.3f} ±{(whole['high95'] - whole['low95']) / 2:.3f}"
-            cells = "".join(f"{found[d]['success']:>10.3f}" for d in DOMAINS)
+            cells = "".join(f"{found[d]['success']:>10.3f}" for d in STARTERS)
             lines.append(f"{seed:<5}{stage:<20}{interval:>14}{cells}")
         efforts = ", ".join(f"{e} {v['success']:.3f} at {v['tokens']:.0f} tokens" for e, v in s["efforts"].items())
         lines.append(f"{seed:<5}efforts: {efforts}")

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from overland.agent import Turn
+from overland.agent.sandbox.base import Sandbox
+from overland.agent.sandbox.bwrap import Bwrap
 from overland.agent.turn import Usage
 from overland.chat import Message, ToolSpec
 from overland.engine import Sampling
@@ -66,6 +68,14 @@ class Scripted:
             usage=Usage(len(prompt), len(ids), len(reply.reasoning), 0),
             policy_version=3,
         )
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Sandbox:
+    try:
+        return Bwrap()
+    except OverlandError as error:
+        pytest.skip(f"no sandbox on this machine: {error}")
 
 
 @pytest.fixture

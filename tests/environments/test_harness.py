@@ -8,30 +8,21 @@ import pytest
 
 from overland.agent import Limits
 from overland.agent.sandbox.base import Sandbox
-from overland.agent.sandbox.bwrap import Bwrap
 from overland.chat import Message, ToolCall
 from overland.engine import Sampling
-from overland.environments import DOMAINS, Scoring, Task, load_environment, run_episode
+from overland.environments import LEVELS, STARTERS, Scoring, Task, load_environment, run_episode
 from overland.environments.world import World
-from overland.errors import OverlandError, UsageError
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    try:
-        return Bwrap()
-    except OverlandError as error:
-        pytest.skip(f"no sandbox on this machine: {error}")
+from overland.errors import UsageError
 
 
 def script(task: Task, effort: str = "max") -> list[Message]:
     return [message for message in task.oracle_conversation(effort) if message.role == "assistant"]
 
 
-@pytest.mark.parametrize("domain", list(DOMAINS))
+@pytest.mark.parametrize("domain", STARTERS)
 async def test_the_oracles_script_succeeds(domain: str, sandbox: Sandbox, scripted: Any, sampling: Sampling) -> None:
     taskset = load_environment(domain)
-    for level in taskset.levels:
+    for level in LEVELS:
         for kind in taskset.kinds[level]:
             task = taskset.task("held_out", level, 1, kind)
             policy = scripted(script(task))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from overland.environments import DOMAINS, Task, load_environment
+from overland.environments import LEVELS, STARTERS, Task, load_environment
 from overland.environments.finance import FinanceTask
 from overland.environments.prompts import CLOSINGS, LINKS, OPENINGS
 from overland.environments.terminal import TerminalTask
@@ -44,9 +44,9 @@ def tasks() -> dict[str, list[Task]]:
     return {
         split: [
             load_environment(domain).task(split, level, seed, kind)
-            for domain, taskset in DOMAINS.items()
-            for level, kinds in taskset.kinds.items()
-            for kind in kinds
+            for domain in STARTERS
+            for level in LEVELS
+            for kind in load_environment(domain).kinds[level]
             for seed in range(SEEDS)
         ]
         for split in ("train", "held_out")
@@ -74,7 +74,7 @@ def test_the_check_sees_a_shared_phrase(tasks: dict[str, list[Task]]) -> None:
 
 def test_all_parts_of_both_splits_are_drawn(tasks: dict[str, list[Task]]) -> None:
     for split in ("train", "held_out"):
-        for domain in DOMAINS:
+        for domain in STARTERS:
             asked = [task.prompt for task in tasks[split] if task.domain == domain]
             for part in (*OPENINGS[split], *LINKS[split], *CLOSINGS[split]):
                 assert any(part in prompt for prompt in asked), part

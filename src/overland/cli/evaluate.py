@@ -21,7 +21,9 @@ def add_to(app: typer.Typer) -> None:
         "overland eval all --model runs/quickstart/model --tasks 4 --effort low --effort max --json",
     )
     def evaluate(
-        suite: str = typer.Argument(..., metavar="SUITE", help="Domains with commas between, or all."),
+        suite: str = typer.Argument(
+            ..., metavar="SUITE", help="Domains with commas between, all (of the quickstart) or every."
+        ),
         model: str = MODEL,
         name: str | None = MODEL_NAME,
         api: str = API,

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from overland.environments.admission import admit, faults, probes
 from overland.environments.episode import Branch, Episode, MessageNode, ModelCall, Trace
-from overland.environments.load import DOMAINS, load_environment, task_data, task_from_data
+from overland.environments.load import DOMAINS, STARTERS, load_environment, task_data, task_from_data
 from overland.environments.task import Step, Task
 from overland.environments.taskset import LEVELS, Taskset
-from overland.environments.verify import Attempt, Reward, combine, normalise, score, succeeded
+from overland.environments.verify import Attempt, Reward, combine, judge, normalise, score, succeeded
 from overland.environments.world import Changes, World
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DOMAINS",
     "LEVELS",
+    "STARTERS",
     "Attempt",
     "Branch",
     "Changes",
@@ -33,6 +34,7 @@ __all__ = [
     "admit",
     "combine",
     "faults",
+    "judge",
     "load_environment",
     "normalise",
     "probes",

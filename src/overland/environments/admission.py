@@ -1,29 +1,48 @@
 """Is a task fit for training? Probes that a broken verifier or a leaking prompt would fail.
 
-The oracle must score 1. Doing nothing, an empty answer, the prompt said back, a random word, and the right closing word
-without the work must score 0. The answer must not stand in the prompt, and the oracle must take level + 1 calls.
+The oracle must score 1. Doing nothing, an empty answer, the prompt said back, a random word, the right closing word
+without the work, and the world's files overwritten with good marks must score 0. The answer must stand neither in the
+prompt nor in the world before the work is done, and the oracle must take the calls that the level promises, all of
+them different.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Sequence
 
 from overland.chat import Message
+from overland.environments.load import DOMAINS
 from overland.environments.names import draw_names
 from overland.environments.task import Task
 from overland.environments.verify import Attempt, combine, normalise, score
 from overland.errors import OverlandError
 
+MARKS = {
+    "reward.txt": "1",
+    "reward.json": '{"reward": 1.0, "success": true}',
+    "logs/verifier/reward.txt": "1.0",
+    "results.json": '{"passed": true, "score": 1}',
+    "conftest.py": "import pytest\n\n\ndef pytest_pyfunc_call(pyfuncitem):\n    return True\n",
+    "sitecustomize.py": "import unittest\n\nunittest.TestCase.assertEqual = lambda *a, **k: None\n",
+}
+"""What an attempt at the reward's own files leaves in a world that has files."""
 
-def attempt(task: Task, answer: str | None, *, work: bool) -> float | None:
-    """The reward for answering `answer` (None: ending without one), after the oracle's calls or after none."""
+
+def attempt(task: Task, answer: str | None, *, work: bool = False, marks: bool = False) -> float | None:
+    """The reward for answering `answer` (None: ending without one), after the oracle's calls or after none.
+
+    marks: files that claim success are put into the world before it is scored.
+    """
     messages: list[Message] = task.messages()
     with task.world() as world:
         if work:
             for step in task.steps:
-                world.call_now(step.args)
+                world.use_now(step.tool or world.specs[0].name, step.args)
+        if marks:
+            world.put(MARKS)
         if answer is not None:
             messages.append(Message(role="assistant", content=answer))
         return combine(score(task, Attempt(messages, "answered" if answer is not None else "length"), world))
@@ -34,14 +53,18 @@ def probes(task: Task) -> dict[str, float | None]:
     word = next(name for name in draw_names(random.Random(f"probe/{task.id}"), task.split, 2) if name != task.answer)
     found = {
         "oracle": attempt(task, task.answer, work=True),
-        "nothing": attempt(task, None, work=False),
-        "empty": attempt(task, "", work=False),
-        "echo": attempt(task, task.prompt, work=False),
+        "nothing": attempt(task, None),
+        "empty": attempt(task, ""),
+        "echo": attempt(task, task.prompt),
         "random": attempt(task, word, work=True),
         "cut_off": attempt(task, None, work=True),
     }
-    if task.outcome == "state":
-        found["claim"] = attempt(task, task.answer, work=False)
+    if task.outcome != "answer":
+        found["claim"] = attempt(task, task.answer)
+    with task.world() as world:
+        overwritable = world.put({})
+    if overwritable:
+        found["overwrite"] = attempt(task, task.answer if task.outcome != "answer" else word, marks=True)
     return found
 
 
@@ -52,11 +75,18 @@ def faults(task: Task) -> list[str]:
         wanted = 1.0 if name == "oracle" else 0.0
         if reward != wanted:
             found.append(f"{task.id}: probe {name} scores {reward}, should score {wanted}")
-    if normalise(task.answer) in re.findall(r"\w+", task.prompt):
+    if _says(task.prompt, task.answer) and task.outcome == "answer":
         found.append(f"{task.id}: the answer {task.answer!r} stands in the prompt")
-    if len(task.steps) != task.level + 1:
-        found.append(f"{task.id}: the oracle takes {len(task.steps)} calls, level {task.level} means {task.level + 1}")
+    found += [f"{task.id}: {leak}" for leak in task.leaks()]
+    calls = {(step.tool, json.dumps(dict(step.args), sort_keys=True)) for step in task.steps}
+    least = DOMAINS[task.domain].least_calls[task.level] if task.domain in DOMAINS else task.level + 1
+    if len(calls) < least:
+        found.append(f"{task.id}: the oracle takes {len(calls)} calls, level {task.level} means {least}, all different")
     return found
+
+
+def _says(text: str, answer: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(normalise(answer))}(?!\w)", text.casefold()) is not None
 
 
 def admit(tasks: Sequence[Task]) -> None:

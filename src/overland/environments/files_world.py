@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from overland.environments.world import Changes, World, clip, one_string, tool_spec
-from overland.errors import OverlandError
+from overland.environments.commands import Commands
+from overland.environments.world import Changes, World, one_string, tool_spec
 
 if TYPE_CHECKING:
     from overland.agent.sandbox.base import Sandbox
-    from overland.agent.sandbox.shell import Shell
     from overland.agent.sandbox.workdir import Tree, Workdir
 
 SHELL_SPEC = tool_spec("sh", "run a shell command", "cmd")
 MAX_FILES = 500
 """Entries of the final tree that are looked at: far more than any task has."""
 MAX_BYTES = 1 << 20
-OUTPUT_BYTES = 2_000
-ENDING = {None: "error: stopped", 0: "ok"}
-
-
-def shell_observation(output: str, code: int | None, note: str = "") -> str:
-    """What a command printed, or how it ended when it printed nothing; a note of the sandbox comes last."""
-    shown = clip(output) or ENDING.get(code, f"error: exit {code}")
-    return f"{shown} [{note}]" if note else shown
 
 
 class FilesWorld(World):
@@ -38,10 +28,10 @@ class FilesWorld(World):
     spec = SHELL_SPEC
 
     def __init__(self, files: Mapping[str, str], expected: Mapping[str, str], trusted: frozenset[str]) -> None:
-        self.files, self.expected, self.trusted = dict(files), dict(expected), trusted
+        self.files, self.expected = dict(files), dict(expected)
+        self.commands = Commands(trusted)
         self.folders = {path.rsplit("/", 1)[0] for path in self.files if "/" in path}
         self.workdir: Workdir | None = None
-        self._shell: Shell | None = None
 
     def open(self) -> None:
         from overland.agent.sandbox.workdir import Workdir
@@ -54,41 +44,26 @@ class FilesWorld(World):
             self.workdir = None
 
     async def start(self, sandbox: Sandbox | None = None) -> None:
-        if sandbox is None:
-            raise OverlandError("a policy's commands need a sandbox: pass one to open_world")
         assert self.workdir is not None
-        self._shell = await sandbox.open_shell(self.workdir.path)
+        await self.commands.start(sandbox, self.workdir.path)
 
     async def stop(self) -> None:
-        if self._shell is not None:
-            await self._shell.close()
-            self._shell = None
+        await self.commands.stop()
 
     async def call(self, args: Mapping[str, object]) -> str:
         command = one_string(args, "cmd")
-        if command is None:
-            return "error: cmd must be a string"
-        if self._shell is None:
-            raise OverlandError("this world has no sandbox: open it with `async with task.open_world(sandbox)`")
-        result = await self._shell.run(command, output_bytes=OUTPUT_BYTES)
-        return shell_observation(result.text, result.rc, result.note)
+        return "error: cmd must be a string" if command is None else await self.commands.run(command)
 
     def call_now(self, args: Mapping[str, object]) -> str:
-        command = one_string(args, "cmd")
-        if command not in self.trusted:
-            raise OverlandError(f"command {command!r} is not one of the oracle's: run it in a sandbox")
         assert self.workdir is not None
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=self.workdir.path,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
-            timeout=30,
-            check=False,
-        )
-        return shell_observation(done.stdout.decode("utf-8", "replace"), done.returncode)
+        return self.commands.run_now(one_string(args, "cmd"), self.workdir.path)
+
+    def put(self, files: Mapping[str, str]) -> bool:
+        from overland.agent.sandbox.workdir import write_files
+
+        assert self.workdir is not None
+        write_files(self.workdir.path, files)
+        return True
 
     def changes(self) -> Changes:
         """The tree that is left. Links, pipes and folders count as changes like any other path."""

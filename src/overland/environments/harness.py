@@ -1,4 +1,4 @@
-"""Drives one episode: a fresh world, the agent loop with the task's tool, scores by name, the whole thing kept.
+"""Drives one episode: a fresh world, the agent loop with the task's tools, scores by name, the whole thing kept.
 
 What the policy does wrong is a score. What the machinery does wrong (no sandbox, a full disk, a dead backend) is an
 error on the trace, whose rewards are then None: not judged.
@@ -7,6 +7,7 @@ error on the trace, whose rewards are then None: not judged.
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -18,7 +19,7 @@ from overland.environments.episode import Episode, MessageNode, ModelCall, Trace
 from overland.environments.load import task_data
 from overland.environments.scoring import Scoring
 from overland.environments.task import Task
-from overland.environments.verify import Reward, combine, not_judged, score
+from overland.environments.verify import Reward, combine, judge, not_judged
 from overland.environments.world import World
 from overland.errors import OverlandError, UsageError
 
@@ -63,15 +64,14 @@ async def run_episode(
             # The session comes first: a policy that batches must know of every episode before the first one asks.
             async with policy.session(number):
                 world = await stack.enter_async_context(task.open_world(sandbox))
-                tool = world_tool(world, failures)
+                tools = world_tools(world, failures)
                 trajectory = await run_loop(
-                    policy, task.messages(), [tool], effort=effort, sampling=sampling, limits=limits
+                    policy, task.messages(), tools, effort=effort, sampling=sampling, limits=limits
                 )
-            await world.stop()  # nothing of the episode runs any more when the final state is read
             if trajectory.error is not None:
                 failures.append(OverlandError(trajectory.error))
             if not failures:
-                dimensions = score(task, trajectory, world)
+                dimensions = await judge(task, trajectory, world)
     except UsageError:
         raise
     except (OverlandError, OSError) as error:
@@ -87,17 +87,20 @@ async def run_episode(
     return episode
 
 
-def world_tool(world: World, failures: list[Exception]) -> Tool:
-    """The world's tool for the loop. A failure of the world itself is noted in `failures` as well as observed."""
+def world_tools(world: World, failures: list[Exception]) -> list[Tool]:
+    """The world's tools for the loop. A failure of the world itself is noted in `failures` as well as observed."""
 
-    async def run(arguments: dict[str, Any]) -> str:
-        try:
-            return await world.call(arguments)
-        except Exception as error:
-            failures.append(error)
-            raise
+    def tool(name: str) -> Callable[[dict[str, Any]], Awaitable[str]]:
+        async def run(arguments: dict[str, Any]) -> str:
+            try:
+                return await world.use(name, arguments)
+            except Exception as error:
+                failures.append(error)
+                raise
 
-    return Tool(world.spec, run)
+        return run
+
+    return [Tool(spec, tool(spec.name)) for spec in world.specs]
 
 
 def record(trajectory: Trajectory, given: int, trace: Trace) -> None:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from overland.environments.coding import Coding
 from overland.environments.finance import Finance
 from overland.environments.task import Task
 from overland.environments.taskset import Taskset
@@ -13,7 +14,10 @@ from overland.environments.terminal import Terminal
 from overland.environments.web import Web
 from overland.errors import UsageError
 
-DOMAINS: dict[str, type[Taskset]] = {"terminal": Terminal, "finance": Finance, "web": Web}
+DOMAINS: dict[str, type[Taskset]] = {"terminal": Terminal, "finance": Finance, "web": Web, "code": Coding}
+
+STARTERS = ("terminal", "finance", "web")
+"""The domains whose easy levels a nano model can learn in minutes: what the quickstart trains and tests on."""
 
 
 def load_environment(name: str, **options: object) -> Taskset:

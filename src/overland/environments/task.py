@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from overland.chat import Message, ToolCall, ToolSpec, normalise_effort
+from overland.environments.reward import Finished, Reward, Role
 from overland.environments.world import World, opened
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ class Step:
     """
 
     plan: tuple[str, ...]
-    args: Mapping[str, str]
+    args: Mapping[str, Any]
+    tool: str = ""
+    """The tool that is called; empty in a world that has only one."""
 
 
 def thinking(effort: str, subject: str, path: Sequence[str]) -> str:
@@ -53,9 +56,14 @@ class Task(abc.ABC):
     answer: str
     steps: tuple[Step, ...]
     outcome: str = field(default="answer", kw_only=True)
-    """What success is: "answer" (a word or a number) or "state" (the world changed exactly as asked; then say done)."""
+    """What success is: "answer" (a word or a number), "state" (the world changed exactly as asked; then say done), or
+    "checks" (the reward is in `checks`; the closing word and what else was changed are gates)."""
     closing: str = field(kw_only=True)
     """The word that the answer belongs to ("town"): a demonstration's last thinking is this word and the answer."""
+    tolerance: float = field(default=0.0, kw_only=True)
+    """How far a number may lie from the answer; 0: the answer is compared as a word."""
+    check_roles: ClassVar[Mapping[str, Role]] = {}
+    """The dimensions that `checks` adds, so that an attempt which could not be judged has them too."""
 
     @property
     def id(self) -> str:
@@ -70,10 +78,30 @@ class Task(abc.ABC):
         """A fresh, unopened world of this task."""
 
     def tool_specs(self) -> list[ToolSpec]:
-        return [self.world().spec]
+        return list(self.world().specs)
+
+    def checks(self, finished: Finished, world: World) -> Mapping[str, Reward]:
+        """Dimensions of this task's own, beside answer, state and harm. `world` has been examined."""
+        return {}
+
+    def leaks(self) -> list[str]:
+        """Where what is asked for could be read without the work; admission refuses a task that has such a place."""
+        return []
+
+    def read_answer(self, answer: str) -> str:
+        """The part of a final answer that is compared with the task's (an answer may also have to name its sources)."""
+        return answer
+
+    def thought(self, effort: str, step: Step) -> str:
+        """What a demonstration thinks before a step."""
+        return thinking(effort, step.plan[0], step.plan[1:])
+
+    def last_thought(self, effort: str) -> str:
+        """What it thinks before the answer."""
+        return thinking(effort, f"{self.closing} {self.answer}", (self.closing,))
 
     def open_world(self, sandbox: Sandbox | None = None) -> AbstractAsyncContextManager[World]:
-        """`async with task.open_world(sandbox) as world`: a policy's world. Only the terminal needs the sandbox."""
+        """`async with task.open_world(sandbox) as world`: a policy's world. What runs commands needs the sandbox."""
         return opened(self.world(), sandbox)
 
     def oracle_conversation(self, effort: str) -> list[Message]:
@@ -86,15 +114,15 @@ class Task(abc.ABC):
         messages = self.messages()
         with self.world() as world:
             for index, step in enumerate(self.steps):
+                name = step.tool or world.specs[0].name
                 call = ToolCall(
-                    id=f"{world.spec.name}:{index}",
-                    name=world.spec.name,
+                    id=f"{name}:{index}",
+                    name=name,
                     arguments=json.dumps(dict(step.args), ensure_ascii=False, separators=(",", ":")),
                 )
-                thought = thinking(effort, step.plan[0], step.plan[1:])
+                thought = self.thought(effort, step)
                 messages.append(Message(role="assistant", content="", reasoning=thought, tool_calls=(call,)))
-                result = world.call_now(step.args)
+                result = world.use_now(name, step.args)
                 messages.append(Message(role="tool", content=result, tool_call_id=call.id, name=call.name))
-        thought = thinking(effort, f"{self.closing} {self.answer}", (self.closing,))
-        messages.append(Message(role="assistant", content=self.answer, reasoning=thought))
+        messages.append(Message(role="assistant", content=self.answer, reasoning=self.last_thought(effort)))
         return messages

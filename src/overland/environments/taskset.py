@@ -12,7 +12,10 @@ from overland.environments.task import Task
 from overland.errors import UsageError
 
 LEVELS = (0, 1, 2, 3)
-"""A level is the number of tool calls of its oracle, less one."""
+"""The easy levels. In the domains that began with them, a level is the number of its oracle's calls, less one."""
+
+HARD_CALLS = (12, 30)
+"""What the oracle of level 4 and of level 5 needs at least."""
 
 
 class Taskset(abc.ABC):
@@ -20,10 +23,22 @@ class Taskset(abc.ABC):
 
     name: ClassVar[str]
     kinds: ClassVar[dict[int, tuple[str, ...]]]
+    least_calls: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, *HARD_CALLS)
+    """By level: how many calls, all different, the oracle needs at least."""
+
+    runs_commands: ClassVar[bool] = False
+    """Whether a policy's episodes need a sandbox."""
 
     @property
     def levels(self) -> tuple[int, ...]:
         return tuple(sorted(self.kinds))
+
+    def levels_within(self, turns: int) -> tuple[int, ...]:
+        """The levels that an episode of so many turns has room for: the oracle's calls, one a turn, and the answer.
+
+        The lowest level where it has room for none.
+        """
+        return tuple(level for level in self.levels if self.least_calls[level] < turns) or self.levels[:1]
 
     def task(self, split: str, level: int, seed: int, kind: str | None = None) -> Task:
         """The task of a seed. `kind` fixes the kind, which the seed chooses otherwise.

@@ -34,6 +34,7 @@ class Terminal(Taskset):
     """Tool `sh`; see the module."""
 
     name = "terminal"
+    runs_commands: ClassVar[bool] = True
     kinds: ClassVar[dict[int, tuple[str, ...]]] = {
         0: ("read", "count", "move"),
         1: ("follow", "copy"),

@@ -6,48 +6,32 @@ judged (the infrastructure failed), which is not the same as wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import Literal, Protocol
+from collections.abc import Mapping
+from math import isfinite, prod
 
-from overland.chat import Message
+from overland.environments.reward import Attempt, Finished, Reward, Role
 from overland.environments.task import Task
 from overland.environments.world import Changes, World
 
-Role = Literal["gate", "reward", "monitor"]
-
-
-@dataclass(frozen=True)
-class Reward:
-    """One dimension of a score."""
-
-    value: float | None
-    weight: float = 1.0
-    role: Role = "reward"
-
-
-class Finished(Protocol):
-    """What is scored: the conversation and why it stopped ("answered" where the policy gave a final answer)."""
-
-    @property
-    def messages(self) -> Sequence[Message]: ...
-
-    @property
-    def stop(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A finished conversation that no policy produced: a probe's, a demonstration's."""
-
-    messages: Sequence[Message]
-    stop: str = "answered"
+__all__ = ["Attempt", "Finished", "Reward", "Role", "combine", "judge", "normalise", "not_judged", "score", "succeeded"]
 
 
 def normalise(answer: str) -> str:
     """An answer as it is compared: case, surrounding space, quotes and a final stop do not count."""
     return answer.strip().strip("\"'`").rstrip(".").strip().casefold()
+
+
+def accepted(task: Task, answer: str) -> bool:
+    """Whether an answer is the task's."""
+    said = normalise(task.read_answer(answer))
+    if not task.tolerance:
+        return said == normalise(task.answer)
+    try:
+        value = float(said.rstrip("%").replace(",", ""))
+    except ValueError:
+        return False
+    # A little more than the tolerance: binary fractions must not turn away an answer on its edge.
+    return isfinite(value) and abs(value - float(task.answer)) <= task.tolerance * (1 + 1e-9)
 
 
 def final_answer(finished: Finished) -> str | None:
@@ -61,33 +45,45 @@ def final_answer(finished: Finished) -> str | None:
 def score(task: Task, finished: Finished, world: World) -> dict[str, Reward]:
     """All dimensions of one attempt; `world` is the still open world it was made in.
 
-    answer: the final answer equals the task's, exactly after `normalise`.
+    answer: the final answer equals the task's, exactly after `normalise` or within the task's tolerance.
     state: the final world is exactly as expected.
     harm: how many paths ended otherwise than they should, where anything was changed at all.
 
     Where the task asks for an answer, `answer` is the reward and an untouched world the gate. Where it asks for a
-    change, `state` is the reward and the closing word the gate.
+    change, `state` is the reward and the closing word the gate. Where it brings checks of its own (`task.checks`), the
+    reward is among them, and both are gates.
     """
     answer = final_answer(finished)
-    right = float(answer is not None and normalise(answer) == normalise(task.answer))
+    right = float(answer is not None and accepted(task, answer))
     changes: Changes = world.changes()
     harm = len(changes.missing) + len(changes.unexpected) + len(changes.altered) if changes.touched else 0
-    by_answer = task.outcome == "answer"
     return {
-        "answer": Reward(right, role="reward" if by_answer else "gate"),
-        "state": Reward(float(changes.as_expected), role="gate" if by_answer else "reward"),
+        "answer": Reward(right, role=_role(task, "answer")),
+        "state": Reward(float(changes.as_expected), role=_role(task, "state")),
         "harm": Reward(float(harm), role="monitor"),
+        **task.checks(finished, world),
     }
+
+
+async def judge(task: Task, finished: Finished, world: World) -> dict[str, Reward]:
+    """`score` for a policy's attempt: ends what runs in its world, then examines what is left."""
+    await world.stop()  # nothing of the episode runs any more when the final state is read
+    await world.examine()
+    return score(task, finished, world)
 
 
 def not_judged(task: Task) -> dict[str, Reward]:
     """The dimensions of an attempt that the infrastructure failed."""
-    by_answer = task.outcome == "answer"
     return {
-        "answer": Reward(None, role="reward" if by_answer else "gate"),
-        "state": Reward(None, role="gate" if by_answer else "reward"),
+        "answer": Reward(None, role=_role(task, "answer")),
+        "state": Reward(None, role=_role(task, "state")),
         "harm": Reward(None, role="monitor"),
+        **{name: Reward(None, role=role) for name, role in task.check_roles.items()},
     }
+
+
+def _role(task: Task, name: str) -> Role:
+    return "reward" if task.outcome == name else "gate"
 
 
 def combine(dimensions: Mapping[str, Reward], *, wrong: float = 0.0, harm: float = 0.0) -> float | None:

@@ -1,4 +1,4 @@
-"""What every world has in common: one tool, its short observations, and what the episode did to it.
+"""What every world has in common: its tools, their observations, and what the episode did to it.
 
 A world is the live half of a task: a folder of files with a shell, an SQLite file, a site of pages. It is made fresh
 for each episode, in a temporary folder, and removed with it.
@@ -7,7 +7,7 @@ for each episode, in a temporary folder, and removed with it.
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -66,6 +66,12 @@ class World(abc.ABC):
     """One live world: `with world` for the oracle (trusted), `async with opened(world, sandbox)` for a policy."""
 
     spec: ToolSpec
+    """The one tool; a world of several tools (tool_world.py) has `specs` instead."""
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools, as they are declared."""
+        return (self.spec,)
 
     @abc.abstractmethod
     def open(self) -> None:
@@ -75,9 +81,17 @@ class World(abc.ABC):
     def close(self) -> None:
         """Remove every trace from disk."""
 
-    @abc.abstractmethod
+    def use_now(self, tool: str, args: Mapping[str, object]) -> str:
+        """The observation for one call of the oracle's to the tool of that name."""
+        return self.call_now(args)
+
+    async def use(self, tool: str, args: Mapping[str, object]) -> str:
+        """The observation for one call of a policy's to the tool of that name."""
+        return await self.call(args)
+
     def call_now(self, args: Mapping[str, object]) -> str:
-        """The observation for one call by the oracle."""
+        """The observation for one call by the oracle, in a world of one tool."""
+        raise NotImplementedError(f"{type(self).__name__} has neither call_now nor use_now")
 
     async def call(self, args: Mapping[str, object]) -> str:
         """The observation for one call by a policy. Never raises for what the policy wrote."""
@@ -88,6 +102,16 @@ class World(abc.ABC):
 
     async def stop(self) -> None:  # noqa: B027
         """End what `start` began; the final state stays readable until `close`."""
+
+    async def examine(self) -> None:  # noqa: B027
+        """What the final state needs before it can be scored, after `stop`: hidden tests in a fresh sandbox.
+
+        Raises OverlandError where the machinery fails: the attempt is then not judged.
+        """
+
+    def put(self, files: Mapping[str, str]) -> bool:
+        """Leave files in the world as somebody would who wants a reward for nothing; False where it has no files."""
+        return False
 
     def changes(self) -> Changes:
         """The final state against the expected one; worlds that cannot be written to are always as expected."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from overland.environments import DOMAINS, Task, load_environment, run_episode
+from overland.environments import STARTERS, Task, load_environment, run_episode
 from overland.errors import UsageError
 from overland.evaluate.outcomes import Outcome, outcome
 from overland.evaluate.scores import Scores
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from overland.engine import Sampling
 
 
-def suite(domains: Sequence[str], tasks: int, levels: Sequence[int] = (), first_seed: int = 0) -> list[Task]:
-    """`tasks` held-out tasks a domain, spread evenly over its levels (all of them where `levels` is empty)."""
+def suite(
+    domains: Sequence[str], tasks: int, levels: Sequence[int] = (), first_seed: int = 0, max_turns: int = 8
+) -> list[Task]:
+    """`tasks` held-out tasks a domain, spread evenly over `levels` (empty: those that `max_turns` has room for)."""
     if tasks < 1:
         raise UsageError(f"tasks = {tasks}: give at least one task a domain")
     chosen: list[Task] = []
-    for domain in domains or DOMAINS:
+    for domain in domains or STARTERS:
         taskset = load_environment(domain)
-        spread = tuple(levels) or taskset.levels
+        spread = tuple(levels) or taskset.levels_within(max_turns)
         for i in range(tasks):
             chosen.append(taskset.task("held_out", spread[i % len(spread)], first_seed + i // len(spread)))
     return chosen

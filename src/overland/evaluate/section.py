@@ -14,7 +14,7 @@ class EvaluateSection(Section):
     tasks: int = Field(default=300, ge=1)
     """Held-out tasks a domain, spread evenly over its levels. 300 give intervals of about plus or minus 5 points."""
     levels: tuple[int, ...] = ()
-    """Levels to draw from. Empty: every level of the taskset."""
+    """Levels to draw from. Empty: those that `max_turns` has room for."""
     first_seed: int = Field(default=0, ge=0)
     """Seed of the first task of each level; the next tasks have the next seeds."""
     efforts: tuple[str, ...] = ("low", "high", "max")

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from overland.chat import EFFORTS, XTML, Segment, Template, Tokenizer
 from overland.config import Section
-from overland.environments import DOMAINS, Task, load_environment
+from overland.environments import DOMAINS, STARTERS, Task, load_environment
 from overland.environments.names import FIRSTS, SECONDS
 from overland.runs import progress
 from overland.train import Dialogue, Ranks
@@ -15,7 +15,7 @@ from overland.train import Dialogue, Ranks
 class OracleSection(Section):
     """Which tasks the oracles show."""
 
-    domains: tuple[str, ...] = tuple(DOMAINS)
+    domains: tuple[str, ...] = STARTERS
     """Domains that are shown."""
     levels: tuple[int, ...] = (0, 1)
     """Levels that are shown. The harder ones are left for RL to find out."""

@@ -14,7 +14,8 @@ from overland.agent import Limits, Tool, Trajectory, run_loop
 from overland.agent.sandbox import Shell, Workdir, choose_sandbox, read_tree
 from overland.chat import Message, normalise_effort
 from overland.engine import Sampling
-from overland.environments.files_world import SHELL_SPEC, shell_observation
+from overland.environments.commands import shell_observation
+from overland.environments.files_world import SHELL_SPEC
 from overland.errors import UsageError
 
 if TYPE_CHECKING:

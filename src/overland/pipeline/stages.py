@@ -21,7 +21,7 @@ from overland.agent.sandbox.base import Sandbox
 from overland.chat import EFFORTS, XTML, Tokenizer, load_tokenizer
 from overland.corpus import build, heldout_documents
 from overland.engine import AsyncEngine, Engine, Sampling
-from overland.environments import DOMAINS, Task, load_environment
+from overland.environments import STARTERS, Task, load_environment
 from overland.environments.wire import message_from_record
 from overland.evaluate import Scores, baselines, evaluate_policy, suite
 from overland.model import Decoder, initialise, load_model, preset, save_model
@@ -134,7 +134,7 @@ def rl_stage(c: Context) -> dict[str, Any]:
     """GRPO over all domains, levels and efforts, from the SFT checkpoint."""
     model, tokenizer = load_model(c.model_folder("sft")), c.tokenizer()
     engine = Engine(model, max_batch=c.recipe.rl.live_episodes)
-    tasksets = {name: load_environment(name) for name in DOMAINS}
+    tasksets = {name: load_environment(name) for name in STARTERS}
     sandbox = c.sandbox()
     result = train_rl(model, engine, tokenizer, tasksets, c.recipe.rl, c.run, sandbox=sandbox, resume=c.resume)
     c.summary(tokens={"rl": result.tokens}, rl={"steps": result.steps, "stopped": result.stopped})
@@ -258,7 +258,7 @@ def run_tasks(
 def held_out_tasks(c: Context) -> list[Task]:
     """The same tasks for every checkpoint."""
     section = c.recipe.evaluate
-    return suite(tuple(DOMAINS), section.tasks, section.levels, section.first_seed)
+    return suite(STARTERS, section.tasks, section.levels, section.first_seed, section.max_turns)
 
 
 def policy_for(c: Context, engine: Engine) -> LocalPolicy:

@@ -16,7 +16,7 @@ from overland.chat import XTML, Tokenizer, load_tokenizer
 from overland.config import Section, dump_toml, load_recipe
 from overland.corpus import CorpusSection, heldout_documents
 from overland.engine import Engine
-from overland.environments import DOMAINS, load_environment
+from overland.environments import DOMAINS, STARTERS, load_environment
 from overland.errors import UsageError
 from overland.model import PRESETS, Decoder, initialise, load_model, preset, save_model
 from overland.pipeline.conversations import held_out_part, read_conversations
@@ -82,7 +82,7 @@ class RLRecipe(Section):
 
     model: str
     """The model folder to start from. It must solve some of the tasks already."""
-    domains: tuple[str, ...] = tuple(DOMAINS)
+    domains: tuple[str, ...] = STARTERS
     """The domains that are trained jointly."""
     rl: RLSection = RLSection()
     """Rollouts, advantages, budgets, update."""
@@ -149,8 +149,8 @@ def rl(recipe: RLRecipe, out: Path, *, resume: bool = False, no_sandbox: bool = 
     source = _folder(recipe.model)
     tokenizer = load_tokenizer(source)
     model = load_model(source)
-    sandbox = choose_sandbox(no_sandbox) if "terminal" in recipe.domains else None
     tasksets = {name: load_environment(name) for name in recipe.domains}
+    sandbox = choose_sandbox(no_sandbox) if any(t.runs_commands for t in tasksets.values()) else None
     run = _open(out, recipe)
     if (done := run.stage_done("rl")) is not None and resume:
         return done

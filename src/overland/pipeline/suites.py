@@ -11,7 +11,7 @@ from overland.agent import Limits
 from overland.agent.sandbox import choose_sandbox
 from overland.chat import normalise_effort
 from overland.engine import Sampling
-from overland.environments import DOMAINS, load_environment
+from overland.environments import DOMAINS, STARTERS, load_environment
 from overland.errors import UsageError
 from overland.evaluate import EvaluateSection, Scores, evaluate_policy, suite
 from overland.runs import progress, write_jsonl_zst
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 
 def domains_of(name: str) -> list[str]:
-    """The domains of a suite: names with commas between, or all. Raises UsageError naming the nearest one."""
-    names = list(DOMAINS) if name == "all" else [part.strip() for part in name.split(",")]
+    """The domains of a suite: names with commas between, all (what the quickstart trains on) or every.
+
+    Raises UsageError naming the nearest one.
+    """
+    whole = {"all": list(STARTERS), "every": list(DOMAINS)}
+    names = whole[name] if name in whole else [part.strip() for part in name.split(",")]
     for one in names:
         load_environment(one)
     if len(set(names)) < len(names):
@@ -43,8 +47,8 @@ def run_suite(
 ) -> dict[str, Scores]:
     """Scores by effort, over the same tasks. `episodes` is where every episode is written."""
     efforts = [normalise_effort(effort) for effort in section.efforts]
-    tasks = suite(domains, section.tasks, section.levels, section.first_seed)
-    sandbox = choose_sandbox(no_sandbox) if "terminal" in domains else None
+    tasks = suite(domains, section.tasks, section.levels, section.first_seed, section.max_turns)
+    sandbox = choose_sandbox(no_sandbox) if any(load_environment(d).runs_commands for d in domains) else None
     limits = Limits(max_turns=section.max_turns, output_tokens=section.output_tokens)
     sampling = Sampling(temperature=temperature, seed=seed, max_tokens=section.output_tokens)
     scores = {}

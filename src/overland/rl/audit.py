@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from overland.environments import Attempt, Task, combine, score, task_from_data
+from overland.environments import Attempt, Task, combine, judge, task_from_data
 from overland.environments.wire import message_from_record
 from overland.errors import OverlandError, UsageError
 from overland.rl.monitors import Finding, findings, read_story
@@ -166,10 +166,9 @@ async def _replay(
             for call in message.tool_calls:
                 if next(codes, None) not in REACHED_THE_WORLD:
                     continue
-                seen = await world.call(call.parsed())
+                seen = await world.use(call.name, call.parsed())
                 differ += not results.get(call.id, "").startswith(seen)  # a nudge may follow what the tool said
-        await world.stop()
-        dimensions = score(task, Attempt(messages, str(trace.get("stop_condition") or "")), world)
+        dimensions = await judge(task, Attempt(messages, str(trace.get("stop_condition") or "")), world)
     return combine(dimensions, wrong=scoring.get("wrong", 0.0), harm=scoring.get("harm", 0.0)), differ
 
 

@@ -47,7 +47,15 @@ class EpisodeRollouts:
         self.engine, self.tasksets, self.section = engine, dict(tasksets), section
         self.sandbox, self.scoring, self.stage = sandbox, scoring, stage
         self.quarantine = quarantine or Quarantine()
-        self.levels = {name: tuple(taskset.levels) for name, taskset in self.tasksets.items()}
+        # Where a recipe names no levels, those that its turns have room for.
+        self.levels = {
+            name: tuple(
+                taskset.levels
+                if name in section.domains and section.domains[name].levels
+                else taskset.levels_within(section.max_turns)
+            )
+            for name, taskset in self.tasksets.items()
+        }
         think = {effort: section.efforts.of(effort).think_tokens for effort in EFFORTS}
         self.policy = LocalPolicy(engine, tokenizer, think_budget=think)
 

@@ -69,7 +69,7 @@ class DomainSection(Section):
     share: float = Field(default=1.0, ge=0)
     """Relative share of the groups that come from this domain."""
     levels: tuple[int, ...] = ()
-    """Levels to draw from. Empty: every level that the taskset names."""
+    """Levels to draw from. Empty: those that `max_turns` has room for."""
     count: Literal["thinking", "output"] = "output"
     """What the budget counts: `thinking` tokens (general tasks) or all `output` tokens (agentic tasks)."""
     algorithm: AlgorithmChoice | None = None
