@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from overland.chat import Message
 from overland.environments.load import DOMAINS
@@ -31,41 +31,35 @@ MARKS = {
 """What an attempt at the reward's own files leaves in a world that has files."""
 
 
-def attempt(task: Task, answer: str | None, *, work: bool = False, marks: bool = False) -> float | None:
-    """The reward for answering `answer` (None: ending without one), after the oracle's calls or after none.
+def attempts(
+    task: Task, answers: Mapping[str, str | None], *, work: bool = False, marks: bool = False
+) -> dict[str, float | None]:
+    """The reward of each answer (None: ending without one), after the oracle's calls or after none.
 
-    marks: files that claim success are put into the world before it is scored.
+    marks: files that claim success are put into the world before it is scored; nothing where it has no files.
     """
-    messages: list[Message] = task.messages()
     with task.world() as world:
-        if work:
-            for step in task.steps:
-                world.use_now(step.tool or world.specs[0].name, step.args)
-        if marks:
-            world.put(MARKS)
-        if answer is not None:
-            messages.append(Message(role="assistant", content=answer))
-        return combine(score(task, Attempt(messages, "answered" if answer is not None else "length"), world))
+        for step in task.steps if work else ():
+            world.use_now(step.tool or world.specs[0].name, step.args)
+        if marks and not world.put(MARKS):
+            return {}
+        found = {}
+        for name, answer in answers.items():
+            said = [Message(role="assistant", content=answer)] if answer is not None else []
+            finished = Attempt([*task.messages(), *said], "answered" if said else "length")
+            found[name] = combine(score(task, finished, world))
+        return found
 
 
 def probes(task: Task) -> dict[str, float | None]:
     """The reward of each probe. `oracle` should be 1, all others 0."""
     word = next(name for name in draw_names(random.Random(f"probe/{task.id}"), task.split, 2) if name != task.answer)
-    found = {
-        "oracle": attempt(task, task.answer, work=True),
-        "nothing": attempt(task, None),
-        "empty": attempt(task, ""),
-        "echo": attempt(task, task.prompt),
-        "random": attempt(task, word, work=True),
-        "cut_off": attempt(task, None, work=True),
+    claim = {} if task.outcome == "answer" else {"claim": task.answer}
+    return {
+        **attempts(task, {"oracle": task.answer, "random": word, "cut_off": None}, work=True),
+        **attempts(task, {"nothing": None, "empty": "", "echo": task.prompt, **claim}),
+        **attempts(task, {"overwrite": word if task.outcome == "answer" else task.answer}, marks=True),
     }
-    if task.outcome != "answer":
-        found["claim"] = attempt(task, task.answer)
-    with task.world() as world:
-        overwritable = world.put({})
-    if overwritable:
-        found["overwrite"] = attempt(task, task.answer if task.outcome != "answer" else word, marks=True)
-    return found
 
 
 def faults(task: Task) -> list[str]:

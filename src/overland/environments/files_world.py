@@ -68,7 +68,10 @@ class FilesWorld(World):
     def changes(self) -> Changes:
         """The tree that is left. Links, pipes and folders count as changes like any other path."""
         assert self.workdir is not None
-        found = _plain(self.workdir.read(MAX_FILES, MAX_BYTES))
+        try:
+            found = _plain(self.workdir.read(MAX_FILES, MAX_BYTES))
+        except (FileNotFoundError, NotADirectoryError):  # somebody removed the folder itself
+            found = {}
         folders = dict.fromkeys((f"{folder}/" for folder in self.folders), b"")
         before = {path: text.encode() for path, text in self.files.items()} | folders
         after = {path: text.encode() for path, text in self.expected.items()} | folders

@@ -8,13 +8,20 @@ from typing import Any
 
 from overland.environments.coding import Coding
 from overland.environments.finance import Finance
+from overland.environments.office import Office
 from overland.environments.task import Task
 from overland.environments.taskset import Taskset
 from overland.environments.terminal import Terminal
 from overland.environments.web import Web
 from overland.errors import UsageError
 
-DOMAINS: dict[str, type[Taskset]] = {"terminal": Terminal, "finance": Finance, "web": Web, "code": Coding}
+DOMAINS: dict[str, type[Taskset]] = {
+    "terminal": Terminal,
+    "finance": Finance,
+    "web": Web,
+    "code": Coding,
+    "office": Office,
+}
 
 STARTERS = ("terminal", "finance", "web")
 """The domains whose easy levels a nano model can learn in minutes: what the quickstart trains and tests on."""

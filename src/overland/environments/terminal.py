@@ -1,7 +1,7 @@
 """Terminal tasks: read, count, move, follow and copy in a small file tree, with the machine's shell.
 
 A file holds one line: "word zumi", or "next kato/list", which points on. Chains never loop; how long one is cannot be
-seen from the prompt. Level L is solved by L + 1 commands.
+seen from the prompt. Level L is solved by L + 1 commands; levels 4 and 5 are in terminal_hard.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from overland.environments import terminal_hard
 from overland.environments.files_world import FilesWorld
 from overland.environments.names import draw_names
 from overland.environments.prompts import ask
@@ -40,9 +41,12 @@ class Terminal(Taskset):
         1: ("follow", "copy"),
         2: ("follow", "copy"),
         3: ("follow", "copy"),
+        **terminal_hard.KINDS,
     }
 
-    def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> TerminalTask:
+    def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> Task:
+        if level >= 4:
+            return terminal_hard.build(rng, split, level, seed, kind)
         count = rng.randint(6, 10)
         names = draw_names(rng, split, 2 * count)
         paths = [f"{folder}/{rng.choice(FILES)}" for folder in names[:count]]

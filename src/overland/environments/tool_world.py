@@ -11,7 +11,7 @@ from overland.chat import MalformedCall, ToolSpec
 from overland.environments.world import World, clip
 
 if TYPE_CHECKING:
-    from overland.agent.sandbox.workdir import Workdir
+    from overland.agent.sandbox.workdir import Tree, Workdir
 
 
 class Refused(Exception):
@@ -81,9 +81,18 @@ class Folder:
             self._workdir = None
 
     def read_all(self) -> dict[str, bytes]:
-        """Path to content of the plain files that are there now, within bounds. Raises FileNotFoundError: all gone."""
+        """Path to content of the plain files that are there now, within bounds."""
+        return self.tree().files
+
+    def tree(self) -> Tree:
+        """All that is there now, within bounds; empty where somebody removed the folder itself."""
+        from overland.agent.sandbox.workdir import Tree
+
         assert self._workdir is not None, "the world is not open"
-        return self._workdir.read(self.max_files, self.max_bytes).files
+        try:
+            return self._workdir.read(self.max_files, self.max_bytes)
+        except (FileNotFoundError, NotADirectoryError):
+            return Tree({})
 
     def read(self, path: str) -> bytes:
         """One file. Raises Refused where there is no such plain file."""
