@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from overland.environments.cad import Cad
 from overland.environments.coding import Coding
 from overland.environments.finance import Finance
 from overland.environments.office import Office
@@ -21,6 +22,7 @@ DOMAINS: dict[str, type[Taskset]] = {
     "web": Web,
     "code": Coding,
     "office": Office,
+    "cad": Cad,
 }
 
 STARTERS = ("terminal", "finance", "web")

@@ -18,8 +18,10 @@ Block = tuple[str, str]
 """(style, text) of a document's paragraph: "Heading 1" or "Normal"; a table is ("Table", rows with | between cells)."""
 
 MOST_CELLS = 2_000
-_RANGE = re.compile(r"([A-Z]{1,2})([0-9]{1,4})(?::([A-Z]{1,2})([0-9]{1,4}))?")
-_FORMULA = re.compile(r"=\s*(SUM|AVERAGE|MIN|MAX|COUNT)\s*\(\s*([A-Z]{1,2}[0-9]{1,4}:[A-Z]{1,2}[0-9]{1,4})\s*\)", re.I)
+_RANGE = re.compile(r"([A-Z]{1,2})([1-9][0-9]{0,3})(?::([A-Z]{1,2})([1-9][0-9]{0,3}))?")
+_FORMULA = re.compile(
+    r"=\s*(SUM|AVERAGE|MIN|MAX|COUNT)\s*\(\s*([A-Z]{1,2}[1-9][0-9]{0,3}:[A-Z]{1,2}[1-9][0-9]{0,3})\s*\)", re.I
+)
 
 
 class OfficeWorld(ToolWorld):
@@ -88,7 +90,7 @@ class OfficeWorld(ToolWorld):
         first = table[start.strip()]
         for down, row in enumerate(rows):
             for right, value in enumerate(row):
-                table.cell(first.row + down, first.column + right).value = value
+                _set(table.cell(first.row + down, first.column + right), value)
         self._save(path, book)
         return f"{sum(map(len, rows))} cells written"
 
@@ -158,13 +160,8 @@ class OfficeWorld(ToolWorld):
         return book
 
     def _save(self, path: str, book: Any) -> None:
-        from openpyxl.utils.exceptions import IllegalCharacterError
-
         buffer = io.BytesIO()
-        try:
-            book.save(buffer)
-        except (IllegalCharacterError, ValueError) as error:
-            raise Refused(f"a cell cannot hold that: {error}") from None
+        book.save(buffer)
         self.folder.write(path, buffer.getvalue())
 
     def put(self, files: Mapping[str, str]) -> bool:
@@ -323,6 +320,15 @@ def _alike(wanted: Any, found: Any) -> bool:
     if isinstance(wanted, dict) and isinstance(found, dict):
         return wanted.keys() == found.keys() and all(_alike(wanted[key], found[key]) for key in wanted)
     return bool(wanted == found)
+
+
+def _set(cell: Any, value: Cell) -> None:
+    from openpyxl.utils.exceptions import IllegalCharacterError
+
+    try:
+        cell.value = value
+    except (IllegalCharacterError, ValueError) as error:
+        raise Refused(f"a cell cannot hold that: {error}") from None
 
 
 def _sheet(book: Any, name: str) -> Any:
