@@ -89,7 +89,10 @@ class Office(Taskset):
 
 def _table(rng: random.Random, items: list[str]) -> list[list[Cell]]:
     amounts = rng.sample(range(100, 1000), len(items))
-    return [["item", "amount"], *([item, amount] for item, amount in zip(items, amounts, strict=True))]
+    rows: list[list[Cell]] = [["item", "amount"]]
+    for item, amount in zip(items, amounts, strict=True):
+        rows.append([item, amount])
+    return rows
 
 
 def _places(table: list[list[Cell]]) -> dict[str, Cell]:
