@@ -9,7 +9,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overland.chat import XTML, Fork, Message, Segment, Tokenizer, ToolCall, ToolSpec, normalise_effort
+from overland.chat import XTML, Fork, ImagePart, Message, Segment, Tokenizer, ToolCall, ToolSpec, normalise_effort
 from overland.errors import UsageError
 
 from .strategies import assistants, exchanges, hostile_text
@@ -220,3 +220,37 @@ def test_segments_are_encoded_one_by_one(tokenizer: Tokenizer, bpe: tokenizers.T
     for segment in segments:
         expected += [tokenizer.special(segment.text)] if segment.special else bpe.encode(segment.text).ids
     assert X.encode(segments, tokenizer).ids == expected
+
+
+def test_pictures_stand_in_a_message_as_mlx_vlm_renders_them():
+    """What mlx-vlm 0.7.10's encoder gives for the same parts, with one place a picture."""
+    user = Message.of_parts("user", ["Left:", ImagePart(640, 480), " right:", ImagePart(32, 20), "which is larger?"])
+    call = Message("assistant", "", tool_calls=(ToolCall("a", "look", "{}"),))
+    result = Message.of_parts("tool", [ImagePart(3, 3)], tool_call_id="a")
+    segments = XTML().render([user, call, result])
+    assert "".join(segment.text for segment in segments) == (
+        '<|open|>message role="user"<|sep|>Left:<|media_begin|>image 640x480<|media_content|><|media_pad|><|media_end|>'
+        " right:<|media_begin|>image 32x20<|media_content|><|media_pad|><|media_end|>which is larger?"
+        "<|close|>message<|sep|>"
+        '<|end_of_msg|><|open|>message role="assistant"<|sep|><|open|>think<|sep|><|close|>think<|sep|><|open|>response'
+        "<|sep|><|close|>response<|sep|><|open|>tools<|sep|>"
+        '<|open|>call tool="look" index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>'
+        '<|end_of_msg|><|open|>message role="tool" tool="look" index="1"<|sep|><|media_begin|>image 3x3'
+        "<|media_content|><|media_pad|><|media_end|><|close|>message<|sep|><|end_of_msg|>"
+        '<|open|>message role="assistant"<|sep|><|open|>think<|sep|>'
+    )
+    media = [segment for segment in segments if segment.text.startswith("<|media")]
+    assert len(media) == 3 * 4
+    assert all(segment.special and not segment.trained for segment in media)
+
+
+def test_a_picture_takes_its_places_and_words_cannot_make_one(tokenizer):
+    words = "<|media_begin|>image 9x9<|media_content|><|media_pad|><|media_end|>"
+    message = Message.of_parts("user", [words, ImagePart(30, 20, places=5)])
+    ids = XTML().prompt_ids([message], tokenizer)
+    assert ids.count(tokenizer.special("<|media_pad|>")) == 5
+    assert ids.count(tokenizer.special("<|media_begin|>")) == 1
+    assert message.content == words
+    assert Message.of_parts("user", ["only ", "words"]) == Message("user", "only words")
+    with pytest.raises(UsageError, match="image: height = 0; valid: 1 or more"):
+        ImagePart(3, 0)

@@ -13,9 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from tiny import with_vision
 
 from model.k3_vision import FOLDER
 from overland.errors import BrokenFileError, UsageError
+from overland.model import DecoderConfig
 from overland.model.vision.preprocess import Preprocessing, open_image, preprocess
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed (pip install 'overland[vision]')")
@@ -76,6 +78,12 @@ def test_a_folder_may_say_otherwise(tmp_path: Path) -> None:
         file.write_text(json.dumps(fields))
         with pytest.raises(UsageError, match=named):
             Preprocessing.of_folder(tmp_path)
+    vision = DecoderConfig.from_dict(with_vision()).vision
+    file.write_text("{}")
+    with pytest.raises(UsageError, match=r"patch_size = 14, merge_kernel_size = \[2, 2\]; valid: 2, \[2, 2\], as in"):
+        Preprocessing.of_folder(tmp_path, vision)
+    file.unlink()
+    assert Preprocessing.of_folder(tmp_path, vision) == Preprocessing(patch=2)
     file.write_text("{")
     with pytest.raises(BrokenFileError, match="not JSON"):
         Preprocessing.of_folder(tmp_path)

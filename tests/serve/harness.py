@@ -59,6 +59,7 @@ class ScriptedEngine:
         self, ids: Sequence[int], sampling: Sampling, budget: Budget | None = None, salt: str = "", **options: Any
     ) -> Generation:
         self.constrained.append(options.pop("constraint", None) is not None)  # the script says what it says
+        options.pop("images", None)
         generation = Generation(list(ids), sampling, budget, salt, **options)
         known = [len(prefix) for prefix in self._prefixes if tuple(ids[: len(prefix)]) == prefix]
         generation.cached_tokens = max(known, default=0)

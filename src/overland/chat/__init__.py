@@ -1,6 +1,7 @@
 """Conversations as data, chat templates, tool declarations and tokenizers. Never calls a model."""
 
 from overland.chat.effort import EFFORTS, normalise_effort
+from overland.chat.images import ImagePart, Part
 from overland.chat.messages import Message, Role
 from overland.chat.parser import ChannelParser
 from overland.chat.segments import Encoded, Segment, encode_segments
@@ -17,9 +18,11 @@ __all__ = [
     "Encoded",
     "Event",
     "Fork",
+    "ImagePart",
     "MalformedCall",
     "Message",
     "ParsedTurn",
+    "Part",
     "Role",
     "Segment",
     "Template",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from overland.chat.images import ImagePart, Part, text_of
 from overland.chat.tools import ToolCall, ToolSpec
 from overland.errors import UsageError
 
@@ -19,6 +20,7 @@ class Message:
 
     name: the author (system, user, assistant) or the tool (tool results; optional where the id matches a call).
     tools: for system messages only: tools that become available from here on, beside those declared at the start.
+    parts: the content in order with the pictures in it, where there are any; `content` is then the words alone.
     """
 
     role: Role
@@ -28,9 +30,26 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
     tools: tuple[ToolSpec, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of_parts(cls, role: Role, parts: Sequence[Part], **fields: Any) -> Message:
+        """A message of words and pictures in order; without pictures it is one of words alone."""
+        pictures = any(isinstance(part, ImagePart) for part in parts)
+        return cls(role, text_of(parts), parts=tuple(parts) if pictures else (), **fields)
+
+    @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """The pictures of its content, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ImagePart))
 
     def to_openai(self) -> dict[str, Any]:
         data: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.parts:
+            words = (
+                {"type": "text", "text": part} if isinstance(part, str) else part.to_openai() for part in self.parts
+            )
+            data["content"] = list(words)
         if self.reasoning:
             data["reasoning_content"] = self.reasoning
         if self.tool_calls:

@@ -26,6 +26,8 @@ END_OF_MSG = "<|end_of_msg|>"
 OPEN = "<|open|>"
 CLOSE = "<|close|>"
 SEP = "<|sep|>"
+MEDIA_BEGIN, MEDIA_CONTENT, MEDIA_END = "<|media_begin|>", "<|media_content|>", "<|media_end|>"
+MEDIA_PAD = "<|media_pad|>"  # one for every row of the decoder that a picture takes
 PAD = "[PAD]"
 
 SPECIAL_TOKENS = (
@@ -35,10 +37,10 @@ SPECIAL_TOKENS = (
     OPEN,
     CLOSE,
     SEP,
-    "<|media_begin|>",
-    "<|media_content|>",
-    "<|media_end|>",
-    "<|media_pad|>",
+    MEDIA_BEGIN,
+    MEDIA_CONTENT,
+    MEDIA_END,
+    MEDIA_PAD,
     PAD,
 )
 

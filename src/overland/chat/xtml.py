@@ -3,6 +3,7 @@
     OPEN(tag, attrs) := <|open|> tag ( ' ' key '="' value '"' )* <|sep|>
     CLOSE(tag)       := <|close|> tag <|sep|>
     message          := OPEN(message, role=..) body CLOSE(message) <|end_of_msg|>
+    picture          := <|media_begin|> image WIDTHxHEIGHT <|media_content|> <|media_pad|>+ <|media_end|>
     assistant body   := OPEN(think) .. CLOSE(think) OPEN(response) .. CLOSE(response) [ OPEN(tools) call* CLOSE(tools) ]
 
 Nothing stands between elements. Only attribute values are escaped; bodies are raw, which is safe because a marker is
@@ -24,7 +25,18 @@ from overland.chat.messages import Message
 from overland.chat.parser import ChannelParser
 from overland.chat.segments import Encoded, Segment, encode_segments
 from overland.chat.template import Fork, Template
-from overland.chat.tokenizer import CLOSE, END_OF_MSG, EOS, OPEN, SEP, Tokenizer
+from overland.chat.tokenizer import (
+    CLOSE,
+    END_OF_MSG,
+    EOS,
+    MEDIA_BEGIN,
+    MEDIA_CONTENT,
+    MEDIA_END,
+    MEDIA_PAD,
+    OPEN,
+    SEP,
+    Tokenizer,
+)
 from overland.chat.tools import MalformedCall, ToolCall, ToolSpec, sort_keys
 from overland.errors import UsageError
 
@@ -165,6 +177,21 @@ def _text(text: str, trained: bool = False) -> list[Segment]:
     return [Segment(text, False, trained)] if text else []
 
 
+def _content(message: Message, trained: bool = False) -> list[Segment]:
+    """A message's words, and each picture as `image WxH` in the size it came in, with a place for each of its rows."""
+    if not message.parts:
+        return _text(message.content, trained)
+    out: list[Segment] = []
+    for part in message.parts:
+        if isinstance(part, str):
+            out += _text(part, trained)
+        else:
+            size = Segment(f"image {part.width}x{part.height}")
+            places = [Segment(MEDIA_PAD, True)] * part.places
+            out += [Segment(MEDIA_BEGIN, True), size, Segment(MEDIA_CONTENT, True), *places, Segment(MEDIA_END, True)]
+    return out
+
+
 def _message(attributes: tuple[tuple[str, str], ...], body: list[Segment], trained: bool = False) -> list[Segment]:
     """A whole message. Its opening tag is given to the model, never learned."""
     end = Segment(END_OF_MSG, True, trained)
@@ -218,11 +245,11 @@ def _conversation(messages: Sequence[Message], calls: tuple[ToolCall, ...], thin
             out += _assistant(message, thinking)
         elif message.role == "tool":
             attributes = (("role", "tool"), ("tool", tool), ("index", str(index)))
-            out += _message(attributes, _text(message.content))
+            out += _message(attributes, _content(message))
         elif message.role == "system" and message.tools:
             out += _system("tool-declare", _MORE_TOOLS + _declaration(message.tools))
         else:
-            out += _message(_author(message), _text(message.content))
+            out += _message(_author(message), _content(message))
     return out
 
 
@@ -236,7 +263,7 @@ def _assistant(message: Message, thinking: bool) -> list[Segment]:
     if thinking:  # present even when empty, and never stripped from old turns
         thought = message.reasoning if message.reasoning.strip() else ""
         body += [*open_tag("think", (), True), *_text(thought, True), *close_tag("think", True)]
-    body += [*open_tag("response", (), True), *_text(message.content, True), *close_tag("response", True)]
+    body += [*open_tag("response", (), True), *_content(message, True), *close_tag("response", True)]
     if message.tool_calls:
         body += open_tag("tools", (), True)
         for index, call in enumerate(message.tool_calls, start=1):

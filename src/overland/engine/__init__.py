@@ -3,6 +3,7 @@
 from overland.engine.async_engine import AsyncEngine, Stream
 from overland.engine.constraint import Constraint
 from overland.engine.engine import Emitted, Engine
+from overland.engine.images import Picture
 from overland.engine.request import Budget, Generation, Sampling
 
-__all__ = ["AsyncEngine", "Budget", "Constraint", "Emitted", "Engine", "Generation", "Sampling", "Stream"]
+__all__ = ["AsyncEngine", "Budget", "Constraint", "Emitted", "Engine", "Generation", "Picture", "Sampling", "Stream"]

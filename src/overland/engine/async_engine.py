@@ -11,6 +11,7 @@ import torch
 
 from overland.engine.constraint import Constraint
 from overland.engine.engine import Emitted, Engine, PauseMode
+from overland.engine.images import Picture
 from overland.engine.request import Budget, Generation, Sampling
 
 T = TypeVar("T")
@@ -32,13 +33,21 @@ class AsyncEngine:
         budget: Budget | None = None,
         salt: str = "",
         *,
+        images: Sequence[Picture] = (),
         constraint: Constraint | None = None,
         priority: int = 0,
         deadline: float | None = None,
     ) -> Stream:
         """Queue a request and return its stream. Raises UsageError as Engine.submit does."""
         generation = self.engine.submit(
-            ids, sampling, budget, salt, constraint=constraint, priority=priority, deadline=deadline
+            ids,
+            sampling,
+            budget,
+            salt,
+            images=images,
+            constraint=constraint,
+            priority=priority,
+            deadline=deadline,
         )
         queue: asyncio.Queue[Emitted | BaseException | None] = asyncio.Queue()
         self._queues[id(generation)] = queue

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from overland.engine.batch import Batch
 from overland.engine.constraint import Constraint
+from overland.engine.images import Picture, PictureRows
 from overland.engine.pool import PAGE_TOKENS, PagePool
 from overland.engine.prefill import Prefill
 from overland.engine.request import Budget, Generation, Sampling
@@ -92,7 +93,8 @@ class Engine:
             "preemptions",
         )
         self._counts: Counter[str] = Counter(dict.fromkeys(names, 0))
-        self._prefill = Prefill(model, self.pool, self._counts)
+        self.pictures = PictureRows(model)
+        self._prefill = Prefill(model, self.pool, self._counts, self.pictures)
         self._batch = Batch()
         self._inbox: deque[Generation] = deque()  # the one list that other threads append to
         self._waiting: deque[Generation] = deque()
@@ -111,11 +113,16 @@ class Engine:
         budget: Budget | None = None,
         salt: str = "",
         *,
+        images: Sequence[Picture] = (),
         constraint: Constraint | None = None,
         priority: int = 0,
         deadline: float | None = None,
     ) -> Generation:
-        """Queue a request; its Generation fills while `step` runs. Raises UsageError for ids that cannot be run."""
+        """Queue a request; its Generation fills while `step` runs.
+
+        `images` stand, in order, where `ids` have the model's media_token_id, once for each of their places.
+        Raises UsageError for ids and images that cannot be run.
+        """
         if not ids:
             raise UsageError("the prompt is empty; an engine needs at least one token")
         if len(ids) >= self.context_length:
@@ -130,8 +137,9 @@ class Engine:
             raise UsageError(f"the prompt holds ids outside 0..{self.vocab_size - 1}")
         if any(not 0 <= token < self.vocab_size for token, _ in sampling.logit_bias):
             raise UsageError(f"logit_bias names ids outside 0..{self.vocab_size - 1}")
+        prompt, held = self.pictures.admit(ids, images)
         generation = Generation(
-            list(ids),
+            prompt,
             sampling,
             budget,
             salt,
@@ -139,6 +147,7 @@ class Engine:
             constraint=constraint,
             priority=priority,
             deadline=deadline,
+            held=held,
         )
         (self._inbox if self._paused is None else self._held).append(generation)
         self._counts["requests"] += 1
@@ -311,6 +320,8 @@ class Engine:
             return []
         if self.token_limit is not None:
             logits[:, self.token_limit :] = float("-inf")
+        if self.pictures.media_token_id is not None:
+            logits[:, self.pictures.media_token_id] = float("-inf")  # no picture can be said
         emitted = []
         drawn_rows = sample(logits, [row for row, _ in running], [lane for _, lane in running])
         for (row, lane), drawn in zip(running, drawn_rows, strict=True):

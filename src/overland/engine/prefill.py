@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from overland.engine.images import PictureRows
 from overland.engine.parting import common_length, parting_points
 from overland.engine.pool import PagePool
 from overland.engine.request import Generation
@@ -45,8 +46,9 @@ class Part:
 class Prefill:
     """Runs prompts of `model`, with and into the prefixes of `pool`. Counts into `counts`."""
 
-    def __init__(self, model: Decoder, pool: PagePool, counts: Counter[str]) -> None:
+    def __init__(self, model: Decoder, pool: PagePool, counts: Counter[str], pictures: PictureRows) -> None:
         self.model = model
+        self.pictures = pictures
         self.pool = pool
         self.counts = counts
         self.parts: list[Part] = []
@@ -56,6 +58,7 @@ class Prefill:
     def forget(self) -> None:
         """The weights have changed: what has been run so far is of no use to later prompts."""
         self._recent.clear()
+        self.pictures.forget()
         self._loads += 1
 
     # ---- whole prompts ----
@@ -88,7 +91,8 @@ class Prefill:
             held, cache = self.pool.take([*prefix, -1], salt)
             if held < len(prefix):
                 row = self.model.new_cache(1) if cache is None else cache
-                self.model(torch.tensor([prefix[held:]]), cache=row, last_only=True)
+                ids, images = self.pictures.feed(torch.tensor([prefix[held:]]))
+                self.model(ids, images=images, cache=row, last_only=True)
                 self.counts["prompt_tokens"] += len(prefix) - held
                 self.pool.put(prefix, row, 0, salt)
 
@@ -137,7 +141,9 @@ class Prefill:
         for i, piece in enumerate(pieces):
             padded[i, : len(piece)] = torch.tensor(piece)
         self.counts["prompt_tokens"] += int(lengths.sum())
-        return self.model(padded, packing=Packing(lengths=lengths), cache=batch, last_only=True).logits[:, 0]
+        ids, images = self.pictures.feed(padded)
+        packing = Packing(lengths=lengths)
+        return self.model(ids, images=images, packing=packing, cache=batch, last_only=True).logits[:, 0]
 
     # ---- in pieces ----
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from overland.engine.constraint import Constraint
+from overland.engine.images import FIRST, Held
 from overland.errors import UsageError
 
 
@@ -79,7 +80,7 @@ class Budget:
 
 @dataclass(eq=False)
 class Generation:
-    """One request while it runs and when it is done.
+    """One request while it runs and when it is done. Places of pictures have ids beyond the vocabulary (`images.py`).
 
     `ids` are the new tokens, `logprobs` the log-probability of each under the distribution it was drawn from (after
     temperature, top-k, top-p), `forced` marks tokens that a budget put there (their log-probability is the one before
@@ -106,12 +107,18 @@ class Generation:
     begun: float = 0.0  # time.perf_counter() when its prompt was first worked on
     top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     versions: list[int | str] = field(default_factory=list)
+    held: tuple[Held, ...] = ()  # the pictures of the prompt, kept while it may be run
 
     def __post_init__(self) -> None:
         self._random = Random(self.sampling.seed)
         self._pending: list[int] = []
         self._counting = self.budget is not None
         self.counts: Counter[int] = Counter()  # of the tokens generated; kept where a penalty asks for them
+
+    @property
+    def prompt_words(self) -> set[int]:
+        """The ids of the vocabulary that the prompt holds."""
+        return {token for token in self.prompt_ids if token < FIRST}
 
     @property
     def prompt_tokens(self) -> int:

@@ -75,7 +75,7 @@ def _adjust(logits: Tensor, rows: Sequence[Generation]) -> Tensor:
     for line, row in zip(logits, rows, strict=True):
         s = row.sampling
         if s.repetition_penalty != 1.0:
-            said = torch.tensor(list({*row.prompt_ids, *row.counts}))
+            said = torch.tensor(list({*row.prompt_words, *row.counts}))
             old, penalty = line[said], s.repetition_penalty
             line[said] = torch.where(old > 0, old / penalty, old * penalty)
         if row.counts and (s.presence_penalty or s.frequency_penalty):

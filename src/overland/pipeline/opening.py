@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from overland.agent import Policy
     from overland.chat import Tokenizer
     from overland.engine import Engine
+    from overland.model.vision.preprocess import Preprocessing
     from overland.serve import ServeSection
 
 
@@ -51,7 +52,35 @@ def serve_folder(
     engine, tokenizer = open_engine(folder, max_batch, **settings.engine_options())
     place = folder.resolve()
     model_name = name or (place.parent.name if place.name == "model" else place.name)
-    run(AsyncEngine(engine), tokenizer, XTML(), model_name=model_name, settings=settings, announce=announce)
+    run(
+        AsyncEngine(engine),
+        tokenizer,
+        XTML(),
+        model_name=model_name,
+        settings=settings,
+        preprocessing=open_preprocessing(folder, engine, tokenizer),
+        announce=announce,
+    )
+
+
+def open_preprocessing(folder: Path, engine: Engine, tokenizer: Tokenizer) -> Preprocessing | None:
+    """How pictures become this model's input; None where it takes none.
+
+    Raises OverlandError where config.json, preprocessor_config.json and tokenizer.json do not belong together.
+    """
+    from overland.chat.tokenizer import MEDIA_PAD
+    from overland.model.vision.preprocess import Preprocessing
+
+    vision = engine.model.config.vision
+    if vision is None:
+        return None
+    how = Preprocessing.of_folder(folder, vision)
+    if (place := tokenizer.special(MEDIA_PAD)) != vision.media_token_id:
+        raise OverlandError(
+            f"{folder}: media_placeholder_token_id = {vision.media_token_id} in config.json, but {MEDIA_PAD} is "
+            f"{place} in tokenizer.json"
+        )
+    return how
 
 
 def open_policy(

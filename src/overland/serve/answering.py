@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
 from overland.serve.admission import Load
 from overland.serve.errors import ApiError, as_api_error, bad_request
@@ -28,6 +30,13 @@ def known_model(asked: str, served: str) -> None:
     if asked != served:
         message = f"model: {asked!r} is not served here; this server has {served!r}"
         raise ApiError(404, message, param="model", code="model_not_found")
+
+
+async def read(reader: Callable[..., Ask], body: BaseModel, generator: Generator, *rest: Any) -> Ask:
+    """`reader(body, generator, *rest)`; in a thread of its own where pictures may have to be decoded."""
+    if generator.preprocessing is None:
+        return reader(body, generator, *rest)
+    return await asyncio.to_thread(reader, body, generator, *rest)
 
 
 def stamped(ask: Ask, request: Request, generator: Generator) -> Ask:

@@ -13,8 +13,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from overland.chat import MalformedCall, Message, ToolCall
-from overland.serve.anthropic_schema import Block, CountRequest, InputMessage, MessagesRequest, Thinking
+from overland.chat import MalformedCall, Message, Part, ToolCall
+from overland.chat.images import text_of
+from overland.serve.anthropic_schema import Block, CountRequest, InputMessage, MessagesRequest, ResultBlock, Thinking
 from overland.serve.conversation import (
     Placed,
     check_answer,
@@ -25,6 +26,7 @@ from overland.serve.conversation import (
 )
 from overland.serve.errors import as_api_error, bad_request, error_body
 from overland.serve.generation import Answer, Ask, Event, Generator, Plan
+from overland.serve.pictures import RequestPictures
 from overland.serve.signature import ThinkingSigner
 from overland.serve.streaming import sse
 
@@ -37,8 +39,9 @@ NONCE = "x-anthropic-billing-header:"
 def read_request(body: CountRequest, generator: Generator, signer: ThinkingSigner) -> Ask:
     """The request in neutral terms. Raises a 400 that names the field."""
     placed = [Placed("system", Message("system", text)) for text in _system(body)]
+    pictures = RequestPictures(generator)
     for place, message in enumerate(body.messages):
-        placed += _messages(f"messages.{place}", message, generator, signer)
+        placed += _messages(f"messages.{place}", message, generator, signer, pictures)
     tools = check_tools(
         (f"tools.{i}.input_schema", tool.name, tool.description, tool.input_schema)
         for i, tool in enumerate(body.tools or [])
@@ -66,6 +69,7 @@ def read_request(body: CountRequest, generator: Generator, signer: ThinkingSigne
         answer=answer,
         answer_field="output_config.format",
         response_format=shown,
+        pictures=pictures.by_hash,
     )
     if not isinstance(body, MessagesRequest):
         return ask
@@ -110,18 +114,20 @@ def _form(body: CountRequest) -> tuple[dict[str, Any] | None, dict[str, Any] | N
     return answer, {"type": "json_schema", "json_schema": {"schema": form.schema_}}
 
 
-def _messages(field: str, one: InputMessage, generator: Generator, signer: ThinkingSigner) -> list[Placed]:
+def _messages(
+    field: str, one: InputMessage, generator: Generator, signer: ThinkingSigner, pictures: RequestPictures
+) -> list[Placed]:
     """One message of theirs is several of ours: results first, each a message of its own, then the text."""
     blocks = [Block(type="text", text=one.content)] if isinstance(one.content, str) else one.content
-    texts: list[str] = []
+    parts: list[Part] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     results: list[Placed] = []
     for place, block in enumerate(blocks):
         where = f"{field}.content.{place}"
         _allowed(where, one.role, block)
-        if block.type == "text":
-            texts.append(_need(where, "text", block.text))
+        if block.type in ("text", "image"):
+            parts.append(_part(where, block, pictures))
         elif block.type == "thinking":
             thoughts.append(_need(where, "thinking", block.thinking))
             meters = generator.metrics
@@ -131,18 +137,35 @@ def _messages(field: str, one: InputMessage, generator: Generator, signer: Think
             calls.append(ToolCall(call_id, name, _arguments(block.input or {})))
         elif block.type == "tool_result":
             content = block.content or ""
-            text = content if isinstance(content, str) else "".join(part.text for part in content)
+            found = (
+                [content]
+                if isinstance(content, str)
+                else [_part(f"{where}.content.{i}", part, pictures) for i, part in enumerate(content)]
+            )
             call_id = _need(where, "tool_use_id", block.tool_use_id)
-            results.append(Placed(where, Message("tool", text, tool_call_id=call_id)))
+            results.append(Placed(where, Message.of_parts("tool", found, tool_call_id=call_id)))
     if one.role == "assistant":
-        return [Placed(field, Message("assistant", "".join(texts), "".join(thoughts), tuple(calls)))]
-    said = [Placed(field, Message(one.role, "".join(texts)))] if texts or not results else []
+        return [Placed(field, Message("assistant", text_of(parts), "".join(thoughts), tuple(calls)))]
+    said = [Placed(field, Message.of_parts(one.role, parts))] if parts or not results else []
     return results + said
+
+
+def _part(where: str, block: Block | ResultBlock, pictures: RequestPictures) -> Part:
+    """The words or the picture of a block."""
+    if block.type == "text":
+        return _need(where, "text", block.text)
+    source = block.source
+    if source is None:
+        raise bad_request(f"{where}.source", "this block needs it")
+    if source.type == "url":
+        raise bad_request(f"{where}.source.type", "url: this server fetches no pictures; valid: base64")
+    data = _need(f"{where}.source", "data", source.data)
+    return pictures.from_base64(f"{where}.source", _need(f"{where}.source", "media_type", source.media_type), data)
 
 
 def _allowed(where: str, role: str, block: Block) -> None:
     kinds = {
-        "user": ("text", "tool_result"),
+        "user": ("text", "image", "tool_result"),
         "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
         "system": ("text",),
     }[role]

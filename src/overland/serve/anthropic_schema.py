@@ -14,16 +14,25 @@ class SystemBlock(Wire):
     text: str
 
 
+class ImageSource(Wire):
+    type: Literal["base64", "url"]
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
 class ResultBlock(Wire):
-    type: Literal["text"]
-    text: str
+    type: Literal["text", "image"]
+    text: str | None = None
+    source: ImageSource | None = None
 
 
 class Block(Wire):
     """Any content block; which fields its type needs is checked when it is read, so that errors name them."""
 
-    type: Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
+    type: Literal["text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"]
     text: str | None = None
+    source: ImageSource | None = None
     thinking: str | None = None
     signature: str | None = None
     data: str | None = None

@@ -16,8 +16,9 @@ from starlette.exceptions import HTTPException
 
 from overland.chat import Template, Tokenizer
 from overland.engine import AsyncEngine
+from overland.model.vision.preprocess import Preprocessing
 from overland.serve import anthropic_messages, openai_chat, responses_routes, trainers
-from overland.serve.answering import known_model, plan_headers, respond, stamped
+from overland.serve.answering import known_model, plan_headers, read, respond, stamped
 from overland.serve.anthropic_schema import CountRequest, MessagesRequest
 from overland.serve.body import read_body
 from overland.serve.completions import CompletionAnswer, check_ids
@@ -41,7 +42,6 @@ CAPABILITIES = {  # what Anthropic's clients ask of a model
     "code_execution": _NO,
     "context_management": _NO,
     "effort": {**_YES, "low": _YES, "medium": _YES, "high": _YES, "xhigh": _YES, "max": _YES},
-    "image_input": _NO,
     "pdf_input": _NO,
     "server_tools": _NO,
     "structured_outputs": _YES,
@@ -73,15 +73,17 @@ def create_app(
     *,
     model_name: str,
     settings: ServeSection | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> FastAPI:
     """An OpenAI- and Anthropic-compatible API over one engine.
 
+    `preprocessing`: how pictures become a model's input; None where it takes none.
     The API key, if any, is read from the environment variable `settings.api_key_env` names, here and only here.
     `app.state.generator` gives tests and the lifecycle access to what is in flight.
     """
     settings = settings or ServeSection()
     metrics = Metrics(model_name)
-    generator = Generator(engine, tokenizer, template, metrics, settings)
+    generator = Generator(engine, tokenizer, template, metrics, settings, preprocessing)
     generator.log = _open_log(settings, model_name)
     signer = ThinkingSigner()
     started = int(time.time())
@@ -111,7 +113,7 @@ def create_app(
 
     @app.get("/v1/models")
     async def models(request: Request) -> dict[str, Any]:
-        card = _model_card(request, model_name, generator.context_length, started)
+        card = _model_card(request, model_name, generator.context_length, started, preprocessing is not None)
         if is_anthropic(request):
             return {"data": [card], "has_more": False, "first_id": model_name, "last_id": model_name}
         return {"object": "list", "data": [card]}
@@ -119,13 +121,13 @@ def create_app(
     @app.get("/v1/models/{name:path}")
     async def model(request: Request, name: str) -> dict[str, Any]:
         known_model(name, model_name)
-        return _model_card(request, model_name, generator.context_length, started)
+        return _model_card(request, model_name, generator.context_length, started, preprocessing is not None)
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         body = await read_body(request, ChatRequest, settings.max_request_bytes)
         known_model(body.model, model_name)
-        plan = generator.plan(stamped(openai_chat.read_request(body, generator), request, generator))
+        plan = generator.plan(stamped(await read(openai_chat.read_request, body, generator), request, generator))
         answer = openai_chat.ChatAnswer(generator, plan, body, request.state.request_id)
         return await respond(
             request, generator, answer, plan.load, stream=bool(body.stream), headers=plan_headers(plan)
@@ -136,8 +138,8 @@ def create_app(
         """A chat completion whose prompt is `tokens`, used as they are; the messages are not rendered."""
         body = await read_body(request, ChatTokensRequest, settings.max_request_bytes)
         known_model(body.model, model_name)
-        check_ids("tokens", body.tokens, generator)
-        ask = stamped(openai_chat.read_request(body, generator), request, generator)
+        check_ids("tokens", body.tokens, generator, pictures=True)
+        ask = stamped(await read(openai_chat.read_request, body, generator), request, generator)
         ask = replace(ask, prompt_ids=tuple(body.tokens))
         plan = generator.plan(ask)
         answer = openai_chat.ChatAnswer(generator, plan, body, request.state.request_id)
@@ -165,7 +167,7 @@ def create_app(
         else:
             fields = body.model_dump(exclude_none=True, exclude={"prompt"})
             chat = ChatRequest.model_validate({**fields, "model": model_name})
-            ids = generator.prompt(openai_chat.read_request(chat, generator)).ids
+            ids = generator.prompt(await read(openai_chat.read_request, chat, generator)).ids
         return {"count": len(ids), "max_model_len": generator.context_length, "tokens": ids}
 
     @app.post("/detokenize")
@@ -185,7 +187,7 @@ def create_app(
     async def messages(request: Request) -> Response:
         body = await read_body(request, MessagesRequest, settings.max_request_bytes)
         known_model(body.model, model_name)
-        ask = anthropic_messages.read_request(body, generator, signer)
+        ask = await read(anthropic_messages.read_request, body, generator, signer)
         plan = generator.plan(stamped(ask, request, generator))
         answer = anthropic_messages.MessageAnswer(generator, plan, body, signer, request.state.request_id)
         return await respond(
@@ -197,7 +199,7 @@ def create_app(
         """Exactly the prompt tokens the same request would have to /v1/messages."""
         body = await read_body(request, CountRequest, settings.max_request_bytes)
         known_model(body.model, model_name)
-        prompt = generator.prompt(anthropic_messages.read_request(body, generator, signer))
+        prompt = generator.prompt(await read(anthropic_messages.read_request, body, generator, signer))
         return {"input_tokens": len(prompt.ids)}
 
     describe(app, BODIES)
@@ -226,12 +228,12 @@ def _open_log(settings: ServeSection, model_name: str) -> ConversationLog | None
     )
 
 
-def _model_card(request: Request, name: str, context: int, created: int) -> dict[str, Any]:
+def _model_card(request: Request, name: str, context: int, created: int, images: bool) -> dict[str, Any]:
     if is_anthropic(request):
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created))
         limits = {"max_input_tokens": context - 1, "max_tokens": context - 1, "max_model_len": context}
         head = {"type": "model", "id": name, "display_name": name, "created_at": when, "lifecycle": "active"}
-        return {**head, **limits, "capabilities": CAPABILITIES}
+        return {**head, **limits, "capabilities": {**CAPABILITIES, "image_input": _YES if images else _NO}}
     card = {"id": name, "object": "model", "created": created, "owned_by": "overland"}
     return {**card, "max_model_len": context}
 

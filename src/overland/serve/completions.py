@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from overland.chat.tokenizer import MEDIA_PAD
 from overland.engine import Sampling
 from overland.errors import OverlandError
 from overland.serve.admission import Load
@@ -38,13 +39,15 @@ def read_prompts(body: CompletionRequest, generator: Generator) -> list[list[int
     return prompts
 
 
-def check_ids(field: str, ids: list[int], generator: Generator) -> None:
-    """A 400 for ids that the engine cannot run."""
+def check_ids(field: str, ids: list[int], generator: Generator, pictures: bool = False) -> None:
+    """A 400 for ids that the engine cannot run. `pictures`: some come beside the ids."""
     vocab = generator.engine.engine.vocab_size
     if not ids:
         raise bad_request(field, "it is empty; the engine needs at least one token")
     if max(ids) >= vocab:
         raise bad_request(field, f"{max(ids)} is no token id; valid: 0 to {vocab - 1}")
+    if not pictures and generator.preprocessing is not None and generator.tokenizer.special(MEDIA_PAD) in ids:
+        raise bad_request(field, f"{MEDIA_PAD} is the place of a picture; send pictures in a chat's messages")
     if len(ids) >= generator.context_length:
         message = f"{field}: {len(ids)} tokens; the context holds {generator.context_length}, answer included"
         raise ApiError(400, message, param=field, code="context_length_exceeded")

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from overland.chat import Message, Template, Tokenizer, ToolCall, ToolSpec, normalise_effort
+from overland.chat.tokenizer import MEDIA_PAD
 from overland.chat.xtml_grammar import turn_grammar
-from overland.engine import AsyncEngine, Budget, Generation, Sampling
+from overland.engine import AsyncEngine, Budget, Generation, Picture, Sampling
 from overland.errors import OverlandError
+from overland.model.vision.preprocess import Preprocessing
 from overland.serve.admission import Admission, Load
 from overland.serve.conversation_log import ConversationLog
 from overland.serve.effort_controller import EffortController
@@ -61,7 +63,13 @@ class Ask:
     salt: str = ""
     request_id: str = ""
     deadline: float | None = None  # time.monotonic() seconds
+    pictures: Mapping[str, Picture] = field(default_factory=dict)  # of the messages, by hash
     prompt_ids: tuple[int, ...] | None = None  # ids to be used as they are, in place of the rendered messages
+
+    @property
+    def images(self) -> list[Picture]:
+        """The pictures in the order of their places in the prompt."""
+        return [self.pictures[part.sha256] for message in self.messages for part in message.images]
 
 
 @dataclass(frozen=True)
@@ -129,9 +137,16 @@ class Generator:
     """The engine with a template, a memory of sampled turns, meters and a limit on what is in flight."""
 
     def __init__(
-        self, engine: AsyncEngine, tokenizer: Tokenizer, template: Template, metrics: Metrics, settings: ServeSection
+        self,
+        engine: AsyncEngine,
+        tokenizer: Tokenizer,
+        template: Template,
+        metrics: Metrics,
+        settings: ServeSection,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         self.engine = engine
+        self.preprocessing = preprocessing
         engine.engine.token_limit = tokenizer.vocab_size
         self.tokenizer = tokenizer
         self.template = template
@@ -186,6 +201,7 @@ class Generator:
                 param="messages",
                 code="context_length_exceeded",
             )
+        self._check_places(prompt, ask)
         for source, turns in (("sampled", prompt.reused), ("rendered", prompt.rendered)):
             self.metrics.count(self.metrics.turns, source, turns)
         max_tokens = min(room, ask.max_tokens or self.settings.max_tokens)
@@ -196,6 +212,14 @@ class Generator:
         if reduced:
             self.metrics.count(self.metrics.effort_reduced, self.controller.reason)
         return Plan(ask, prompt, effort, max_tokens, seed, budget, self._grammar(ask), reduced)
+
+    def _check_places(self, prompt: Prompt, ask: Ask) -> None:
+        """A 400 where ids that a client put together have other places for pictures than its messages have pictures."""
+        if self.preprocessing is None or ask.prompt_ids is None:
+            return
+        places = sum(part.places for message in ask.messages for part in message.images)
+        if (found := prompt.ids.count(self.tokenizer.special(MEDIA_PAD))) != places:
+            raise bad_request("tokens", f"{found} places for pictures, the messages' pictures have {places}")
 
     def _grammar(self, ask: Ask) -> str | None:
         """The grammar a turn must follow, compiled once here so that a wrong one is refused before any work."""
@@ -300,6 +324,7 @@ class Choice:
             sampling,
             plan.budget,
             plan.ask.salt,
+            images=plan.ask.images,
             constraint=owner.constraint(plan),
             priority=owner.admission.priority(plan.load),
             deadline=plan.ask.deadline,

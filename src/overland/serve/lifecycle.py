@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from overland.chat import Template, Tokenizer
 from overland.engine import AsyncEngine
 from overland.errors import OverlandError
+from overland.model.vision.preprocess import Preprocessing
 from overland.serve.app import create_app
 from overland.serve.settings import ServeSection
 
@@ -33,15 +34,17 @@ def run(
     *,
     model_name: str,
     settings: ServeSection | None = None,
+    preprocessing: Preprocessing | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serves until SIGTERM or Ctrl-C, then lets running requests finish (at most `settings.drain_seconds`).
 
+    `preprocessing` is as in `create_app`.
     `announce` gets one line with the URL once requests are taken. Raises OverlandError when the port is in use.
     """
     settings = settings or ServeSection()
     listener = listen(settings.host, settings.port)
-    app = create_app(engine, tokenizer, template, model_name=model_name, settings=settings)
+    app = create_app(engine, tokenizer, template, model_name=model_name, settings=settings, preprocessing=preprocessing)
     if settings.host not in LOOPBACK and not os.environ.get(settings.api_key_env):
         print(
             f"serve.host is {settings.host} and no API key is set: anyone who reaches this machine can use the model. "

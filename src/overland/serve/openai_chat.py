@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from overland.chat import Message, ToolCall
+from overland.chat import Message, Part, ToolCall
+from overland.chat.images import text_of
 from overland.serve.conversation import (
     Placed,
     check_answer,
@@ -25,6 +26,7 @@ from overland.serve.conversation import (
 from overland.serve.errors import as_api_error, bad_request, error_body
 from overland.serve.generation import Answer, Ask, Choice, Event, Generator, Plan
 from overland.serve.openai_schema import AllowedToolChoice, ChatMessage, ChatRequest, NamedToolChoice
+from overland.serve.pictures import RequestPictures
 from overland.serve.streaming import merge, sse
 from overland.serve.tokens import logprob_entries
 
@@ -33,7 +35,8 @@ FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "calls": "t
 
 def read_request(body: ChatRequest, generator: Generator) -> Ask:
     """The request in neutral terms. Raises a 400 that names the field."""
-    placed = [Placed(f"messages.{i}", _message(f"messages.{i}", one)) for i, one in enumerate(body.messages)]
+    pictures = RequestPictures(generator)
+    placed = [Placed(f"messages.{i}", _message(f"messages.{i}", one, pictures)) for i, one in enumerate(body.messages)]
     tools = check_tools(
         (f"tools.{i}.function.parameters", tool.function.name, tool.function.description, tool.function.parameters)
         for i, tool in enumerate(body.tools or [])
@@ -73,6 +76,7 @@ def read_request(body: ChatRequest, generator: Generator) -> Ask:
         logit_bias=check_bias("logit_bias", body.logit_bias, generator.tokenizer.vocab_size),
         top_logprobs=body.top_logprobs or 0,
         salt=body.cache_salt or "",
+        pictures=pictures.by_hash,
     )
 
 
@@ -106,18 +110,33 @@ def _answer(body: ChatRequest) -> tuple[str, dict[str, Any] | None, dict[str, An
     return "response_format", named, {"type": "json_schema", "json_schema": {"schema": schema}}
 
 
-def _message(field: str, one: ChatMessage) -> Message:
-    content = one.content if isinstance(one.content, str) else ""
-    if isinstance(one.content, list):
-        for place, part in enumerate(one.content):
-            text = part.text if part.type == "text" else part.refusal
-            if text is None:
-                raise bad_request(f"{field}.content.{place}.{part.type}", "this part needs it")
-            content += text
+def _parts(field: str, one: ChatMessage, pictures: RequestPictures) -> list[Part]:
+    if not isinstance(one.content, list):
+        return [one.content or ""]
+    parts: list[Part] = []
+    for place, part in enumerate(one.content):
+        where = f"{field}.content.{place}.{part.type}"
+        if part.type == "image_url":
+            if one.role not in ("user", "tool"):
+                raise bad_request(where, f"an image cannot stand in a {one.role} message; valid: user, tool")
+            if part.image_url is None:
+                raise bad_request(where, "this part needs it")
+            parts.append(pictures.from_url(f"{where}.url", part.image_url.url))
+            continue
+        text = part.text if part.type == "text" else part.refusal
+        if text is None:
+            raise bad_request(where, "this part needs it")
+        parts.append(text)
+    return parts
+
+
+def _message(field: str, one: ChatMessage, pictures: RequestPictures) -> Message:
+    parts = _parts(field, one, pictures)
+    content = text_of(parts)
     if one.role == "tool":
         if not one.tool_call_id:
             raise bad_request(f"{field}.tool_call_id", "a tool message needs the id of the call it answers")
-        return Message("tool", content, tool_call_id=one.tool_call_id)
+        return Message.of_parts("tool", parts, tool_call_id=one.tool_call_id)
     if one.role == "assistant":
         calls = tuple(ToolCall(c.id, c.function.name, c.function.arguments) for c in one.tool_calls or [])
         if one.content is None and not calls:
@@ -131,7 +150,7 @@ def _message(field: str, one: ChatMessage) -> Message:
         raise bad_request(f"{field}.content", f"a {one.role} message needs content")
     if one.tool_calls:
         raise bad_request(f"{field}.tool_calls", f"only an assistant calls tools, not a {one.role}")
-    return Message("system" if one.role == "developer" else one.role, content, name=one.name)
+    return Message.of_parts("system" if one.role == "developer" else one.role, parts, name=one.name)
 
 
 class ChatAnswer:

@@ -15,10 +15,16 @@ class Wire(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class TextPart(Wire):
-    type: Literal["text", "refusal"]
+class ImageUrl(Wire):
+    url: str
+    detail: str | None = None
+
+
+class ContentPart(Wire):
+    type: Literal["text", "refusal", "image_url"]
     text: str | None = None
     refusal: str | None = None
+    image_url: ImageUrl | None = None
 
 
 class CalledFunction(Wire):
@@ -34,7 +40,7 @@ class AssistantCall(Wire):
 
 class ChatMessage(Wire):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | list[ContentPart] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     reasoning_details: list[dict[str, Any]] | None = None

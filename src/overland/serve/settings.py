@@ -110,6 +110,12 @@ class ServeSection(Section):
     max_choices: int = Field(default=16, ge=1)
     """Largest `n` of one chat completion."""
 
+    max_images: int = Field(default=16, ge=0)
+    """Pictures of one request, where the model takes any. Their bytes count against `max_request_bytes`."""
+
+    max_image_pixels: int = Field(default=7168 * 7168, ge=1)
+    """Pixels of one picture, as its file declares them; checked before any is decoded."""
+
     max_tokens: int = Field(default=4096, ge=1)
     """Tokens generated at most when a request names no limit; the room left in the context bounds it as well."""
 

@@ -70,7 +70,9 @@ def _arguments(call: ToolCall) -> str:
 def message_key(history: Key, message: Message, *, reasoning: bool) -> Key:
     """The hash of a message after a history; without its reasoning where `reasoning` is false."""
     calls = [[call.name, _arguments(call)] for call in message.tool_calls]
-    said = [message.role, message.content, message.reasoning if reasoning else None, calls]
+    said: list[Any] = [message.role, message.content, message.reasoning if reasoning else None, calls]
+    if message.parts:  # the same words around other pictures, or elsewhere among them, are another message
+        said.append([part if isinstance(part, str) else {"image": part.sha256} for part in message.parts])
     return hashlib.sha256(history + json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass")).digest()
 
 

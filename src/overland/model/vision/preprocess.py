@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from overland.errors import BrokenFileError, UsageError
+from overland.model.config import VisionConfig
 from overland.model.vision.images import Images
 
 if TYPE_CHECKING:
@@ -71,18 +72,27 @@ class Preprocessing:
         return made
 
     @classmethod
-    def of_folder(cls, directory: str | os.PathLike[str]) -> Preprocessing:
-        """What a model folder's preprocessor_config.json says; K3's own where there is none."""
+    def of_folder(cls, directory: str | os.PathLike[str], vision: VisionConfig | None = None) -> Preprocessing:
+        """What a model folder's preprocessor_config.json says; where there is none, K3's budget and `vision`'s patches.
+
+        Raises UsageError or BrokenFileError naming what is wrong, and where it does not fit `vision`.
+        """
         file = Path(directory) / CONFIG
         if not file.is_file():
-            return cls()
+            return cls() if vision is None else cls(patch=vision.patch, merge=vision.merge)
         try:
             fields = json.loads(file.read_text("utf-8"))
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise BrokenFileError(f"{file}: cannot be read: not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise BrokenFileError(f"{file}: holds a {type(fields).__name__}, not an object")
-        return cls.from_dict(fields, str(file))
+        how = cls.from_dict(fields, str(file))
+        if vision is not None and (how.patch, how.merge) != (vision.patch, vision.merge):
+            raise UsageError(
+                f"{file}: patch_size = {how.patch}, merge_kernel_size = {list(how.merge)}; "
+                f"valid: {vision.patch}, {list(vision.merge)}, as in config.json"
+            )
+        return how
 
     def sizes(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """(width, height) in pixels after resizing, and after padding. Raises UsageError for a side without pixels."""
