@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from overland.corpus import CorpusSection, SourceSection, build, read_documents_table
 from overland.corpus.document import Document
-from overland.corpus.formats import lines
+from overland.corpus.formats import decompressed, lines
 from overland.corpus.reading import read_documents
 from overland.corpus.sources import declared_source, text_source
 from overland.errors import UsageError
@@ -102,6 +102,14 @@ def test_cut_archive_gives_what_is_whole_and_says_that_it_was_cut(folder: Folder
     assert any(document.reason.startswith("truncated") for document in documents)
 
 
+def test_records_before_a_cut_are_all_kept(folder: Folder) -> None:
+    cut = len(b"".join(JSONL.splitlines(keepends=True)[:4])) + 40
+    packed = gzip.compress(JSONL, 0)[:cut]
+    documents = read(folder({"a.jsonl.gz": packed}))
+    assert [document.text for document in documents[:-1]] == [record["text"] for record in RECORDS[:4]]
+    assert documents[-1].reason == "truncated: the archive is damaged after line 4 (EOFError)"
+
+
 def test_lines_that_are_no_record_are_dropped_one_by_one(folder: Folder) -> None:
     content = b'{"text": "a"}\n{"text": 3}\nnot json\n\n\xff\xfe\n{"text": "b\\u0000"}\n[1]\n{"text": "\\ud800"}\n'
     reasons = [document.reason for document in read(folder({"a.jsonl": content}))]
@@ -143,6 +151,19 @@ def test_line_larger_than_memory_allows_is_skipped_unheld(tmp_path: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", script, str(place)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["before", "too large: its line is over 2.1 MB", "after", "True"]
+
+
+def test_archive_that_grows_a_thousandfold_is_read_within_bounds(tmp_path: Path) -> None:
+    after = json.dumps({"text": "after"}).encode()
+    packed = zstandard.compress(b"a" * 200_000_000 + b"\n" + after + b"\n")
+    assert len(packed) < 50_000
+    stream = decompressed(io.BytesIO(packed), "a.jsonl.zst")
+    largest, found = 0, []
+    for number, line in lines(stream, 10_000):
+        largest = max(largest, len(stream.plain))  # type: ignore[attr-defined]
+        found.append((number, line))
+    assert found == [(1, None), (2, after)]
+    assert largest < 40_000_000
 
 
 def test_source_that_vanishes_is_dropped_file_by_file(folder: Folder) -> None:

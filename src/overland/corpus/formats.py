@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import zstandard
 
 _PIECE = 1 << 20
+_FEED = 1 << 10  # compressed bytes at a time
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
 
@@ -43,36 +44,55 @@ class Broken:
 def decompressed(file: BinaryIO, path: str) -> BinaryIO:
     """The file's plain bytes. Reading a cut file raises one of `_DAMAGED` where it ends."""
     if path.lower().endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+        return _WholeMembers(file)  # type: ignore[return-value]
     if path.lower().endswith(".zst"):
         return _WholeFrames(file)  # type: ignore[return-value]
     return file
 
 
-class _WholeFrames:
-    """A zstandard stream that knows a cut file from a finished one; any number of frames."""
+class _WholeMembers:
+    """A gzip stream that hands out all that comes before a cut, and only then says that it is one."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self.file, self.buffer, self.inside = file, b"", False
+        self.unpacked = gzip.GzipFile(fileobj=file)
+
+    def read(self, size: int = -1) -> bytes:
+        return self.unpacked.read1(size) if size >= 0 else self.unpacked.read()
+
+
+class _WholeFrames:
+    """A zstandard stream that knows a cut file from a finished one; any number of frames.
+
+    Four bytes can stand for a block of 128 kB, so little is fed at a time: what comes out stays under `_FEED` / 4
+    blocks, 32 MB, whatever the file holds.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.inside = file, False
+        self.packed, self.plain = memoryview(b""), bytearray()
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
 
     def read(self, size: int = -1) -> bytes:
-        pieces = bytearray(self.buffer)
-        while size < 0 or len(pieces) < size:
-            chunk = self.file.read(1 << 17)
-            if not chunk:
-                if self.inside and not pieces:
+        while size < 0 or len(self.plain) < size:
+            if not self.packed and not self._refill():
+                if self.inside and not self.plain:
                     raise EOFError("the archive ends in the middle")
                 break  # what came before the cut is handed out first
-            while chunk:
-                pieces += self.decompressor.decompress(chunk)
-                self.inside, chunk = True, b""
-                if self.decompressor.eof:
-                    chunk, self.inside = self.decompressor.unused_data, False
-                    self.decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-        cut = len(pieces) if size < 0 else size
-        self.buffer = bytes(pieces[cut:])
-        return bytes(pieces[:cut])
+            fed, self.packed = self.packed[:_FEED], self.packed[_FEED:]
+            self.plain += self.decompressor.decompress(fed)
+            self.inside = True
+            if self.decompressor.eof:
+                self.packed = memoryview(self.decompressor.unused_data + bytes(self.packed))
+                self.inside = False
+                self.decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        cut = len(self.plain) if size < 0 else size
+        out = bytes(memoryview(self.plain)[:cut])
+        del self.plain[:cut]
+        return out
+
+    def _refill(self) -> bool:
+        self.packed = memoryview(self.file.read(1 << 17))
+        return bool(self.packed)
 
 
 def lines(stream: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes | None]]:

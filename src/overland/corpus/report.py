@@ -51,6 +51,11 @@ class CorpusReport:
             cut = ", ".join(f"{count} characters as {stage}" for stage, count in self.characters_cut.items())
             out.append(f"cut        {cut}")
         out += [
+            f"skipped    {source}: " + ", ".join(f"{count} {what}" for what, count in kinds.items())
+            for source, kinds in self.skipped.items()
+            if kinds and not source.startswith("python-stdlib-")
+        ]
+        out += [
             f"licence    {key}: {entry['documents']} documents, {entry['tokens']} tokens"
             + (f", attribution to {', '.join(entry['attribution_owed'])}" if entry["attribution_owed"] else "")
             for key, entry in self.licences.items()
