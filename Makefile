@@ -29,9 +29,9 @@ bench: venv
 	$(BIN)/python -m benchmarks.quickstart --quick $(ARGS)
 
 # Tests against programs that need environments of their own: a two-node Ray cluster, mlcroissant, mlx-lm and mlx-vlm,
-# llama.cpp.
+# llama.cpp, datatrove.
 PEERS := $(HOME)/.cache/overland/peers
-peers: venv $(PEERS)/ray/.installed $(PEERS)/mlx-vlm/.installed $(PEERS)/mlx/.installed $(PEERS)/llamacpp/.installed
+peers: venv $(PEERS)/ray/.installed $(PEERS)/mlx-vlm/.installed $(PEERS)/mlx/.installed $(PEERS)/llamacpp/.installed $(PEERS)/datatrove/.installed
 	$(BIN)/python -m pytest tests/peers $(ARGS)
 
 $(PEERS)/ray/.installed:
@@ -54,6 +54,12 @@ $(PEERS)/mlx/.installed:
 $(PEERS)/llamacpp/.installed:
 	@mkdir -p $(PEERS) && $(PYTHON) -m venv $(PEERS)/llamacpp
 	$(PEERS)/llamacpp/bin/pip install --quiet --disable-pip-version-check 'xllamacpp>=2026.10'
+	@touch $@
+
+$(PEERS)/datatrove/.installed:
+	@mkdir -p $(PEERS) && $(PYTHON) -m venv $(PEERS)/datatrove
+	$(PEERS)/datatrove/bin/pip install --quiet --disable-pip-version-check 'datatrove>=0.9' pydantic pyarrow tokenizers \
+	  license-expression zstandard fsspec resiliparse
 	@touch $@
 
 docs: $(VENV)/.docs

@@ -10,9 +10,11 @@ into another hidden folder, which takes its name when complete.
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from overland.corpus.clean import Duplicates, Heldout, heldout_rule
 from overland.corpus.document import Document
 from overland.corpus.earlier import FOLDER, Earlier, open_earlier, save_index
 from overland.corpus.gather import Admission, open_sources
-from overland.corpus.judging import Means, open_means
+from overland.corpus.judging import OpenedMeans, open_means
 from overland.corpus.parts import read_part, write_part
 from overland.corpus.pieces import (
     FinishPiece,
@@ -35,7 +37,7 @@ from overland.corpus.pieces import (
     read_pieces,
 )
 from overland.corpus.place import check_target, finished_folder, recipe_hash, work_folder
-from overland.corpus.publish import Decided, train_tokenizer, write_corpus
+from overland.corpus.publish import TOKENIZER, Decided, train_tokenizer, write_corpus
 from overland.corpus.report import CorpusReport
 from overland.corpus.runners import Runner, open_runner
 from overland.corpus.section import CorpusSection
@@ -57,43 +59,94 @@ def build(
     that may be used; OverlandError where the disk refuses (what was finished is kept for the next try).
     """
     started = time.monotonic()
-    out = Path(out)
-    means, earlier = open_means(section), open_earlier(section)
-    recipe = recipe_hash(section, tokenizer_extra_text, [*means.digests.values(), earlier.sha256 if earlier else ""])
-    check_target(out, recipe)
-    sources = open_sources(section)
-    with work_folder(out, recipe, sources) as work, open_runner(section.scale) as runner:
-        decided = _decide(section, sources, means.stored(work / "means"), earlier, work, runner, progress)
-        bpe = train_tokenizer(section, decided, _sample(section, decided), tokenizer_extra_text, work, progress)
+    opened = open_build(section, out, tokenizer_extra_text)
+    out = opened.out
+    with work_folder(out, opened.recipe, opened.sources) as work, open_runner(section.scale) as runner:
+        decided = decide(opened, work, runner, progress)
+        pieces = finish_pieces(section, decided, work)
         with progress("corpus: tokenise", decided.kept, "document") as bar:
-            pieces = [
-                FinishPiece(
-                    section, decided.heldout, bpe, path, work / "rows" / path.name, work / "tokens" / f"{path.stem}.npy"
-                )
-                for path in decided.paths
-            ]
             for count, _ in zip(decided.kept_in, runner.map(finish_piece, pieces), strict=True):
                 bar.advance(count)
         with finished_folder(out) as folder:
             if section.index.save:
                 shutil.copytree(work / "duplicates", folder / FOLDER)
-            about = {**means.about, **({"index": {"sha256": earlier.sha256}} if earlier else {})}
+            index = {"index": {"sha256": opened.earlier.sha256}} if opened.earlier else {}
+            about = {**opened.means.about, **index}
+            bpe = work / TOKENIZER
             return write_corpus(
-                section, folder, out, pieces, sources, recipe, bpe, started, progress, about, decided.samples
-            )
+                section, folder, out, pieces, opened.sources, opened.recipe, bpe, started, progress, about,
+                decided.samples,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OpenedBuild:
+    """A recipe with all that it names opened and checked; nothing is written yet."""
+
+    section: CorpusSection
+    out: Path
+    extra: Sequence[str]
+    means: OpenedMeans
+    earlier: Earlier | None
+    sources: list[Source]
+    recipe: str
+
+
+def open_build(section: CorpusSection, out: str | Path, extra: Sequence[str] = ()) -> OpenedBuild:
+    """Refuse all that can be refused before anything is written (UsageError)."""
+    out = Path(out)
+    means, earlier = open_means(section), open_earlier(section)
+    recipe = recipe_hash(section, extra, [*means.digests.values(), earlier.sha256 if earlier else ""])
+    check_target(out, recipe)
+    return OpenedBuild(section, out, extra, means, earlier, open_sources(section), recipe)
+
+
+def pieces_of(opened: OpenedBuild, work: Path, workers: int) -> list[ReadPiece]:
+    """The pieces to read, in the order in which they are decided over."""
+    means = opened.means.stored(work / "means")
+    size = piece_bytes(opened.section, workers)
+    return list(read_pieces(opened.section, opened.sources, means, work, size))
+
+
+def finish_pieces(section: CorpusSection, decided: Decided, work: Path) -> list[FinishPiece]:
+    """The pieces to finish, once every document is decided over and the tokenizer is trained."""
+    return [
+        FinishPiece(
+            section,
+            decided.heldout,
+            work / TOKENIZER,
+            path,
+            work / "rows" / path.name,
+            work / "tokens" / f"{path.stem}.npy",
+        )
+        for path in decided.paths
+    ]
+
+
+def decide(opened: OpenedBuild, work: Path, runner: Runner, progress: Callable[..., Any]) -> Decided:
+    """Read what is not read yet, decide over every document and train the tokenizer; done once, then remembered."""
+    done = work / "decided.pickle"
+    if done.exists():
+        decided: Decided = pickle.loads(done.read_bytes())
+        return decided
+    pieces = pieces_of(opened, work, runner.workers)
+    decided = _decide(opened.section, opened.sources, opened.earlier, pieces, work, runner, progress)
+    sample = _sample(opened.section, decided)
+    train_tokenizer(opened.section, decided, sample, opened.extra, work, progress)
+    runs.atomic_write(done, pickle.dumps(decided))
+    return decided
 
 
 def _decide(
     section: CorpusSection,
     sources: list[Source],
-    means: Means,
     earlier: Earlier | None,
+    pieces: list[ReadPiece],
     work: Path,
     runner: Runner,
     progress: Callable[..., Any],
 ) -> Decided:
     """Read all pieces and decide over their documents in order; what is decided lies in parts on disk."""
-    pieces = list(read_pieces(section, sources, means, work, piece_bytes(section, runner.workers)))
     admission = Admission(section, sources)
     duplicates = Duplicates(section, work)
     if earlier:

@@ -42,46 +42,61 @@ def check_target(out: Path, recipe: str) -> None:
 
 
 @contextmanager
-def work_folder(out: Path, recipe: str, sources: Sequence[Source]) -> Iterator[Path]:
+def work_folder(out: Path, recipe: str, sources: Sequence[Source], *, shared: bool = False) -> Iterator[Path]:
     """The hidden folder `.NAME.work` beside `out` with what a build has finished so far.
 
     It belongs to one recipe over one listing of sources (another's is emptied) and to one build at a time. It goes
     when the corpus is there, or when the recipe turns out to be wrong; after any other end it stays for the next try.
-    Raises UsageError where another build is at work in it, OverlandError where it cannot be written.
+    `shared`: one of many tasks of a build works in it, and it stays. Raises UsageError where another build is at work
+    in it, OverlandError where it cannot be written.
     """
     work = out.parent / f".{out.name}.work"
-    key = hashlib.sha256(f"{__version__}\0{recipe}".encode())
-    for source in sources:
-        key.update(f"\0{source.name}\0{source.root}\0{source.evidence}".encode("utf-8", "surrogateescape"))
-        for entry in source.files:
-            key.update(f"\0{entry.path}\0{entry.size}\0{entry.groups}".encode("utf-8", "surrogateescape"))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         work.mkdir(exist_ok=True)
         with open(work / "lock", "w") as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UsageError(f"--out {out}: another build is writing it; wait for it or choose another") from error
-            mark = work / "key"
-            if not mark.is_file() or mark.read_text() != key.hexdigest():
-                for old in work.iterdir():
-                    if old.name != "lock":
-                        shutil.rmtree(old) if old.is_dir() else old.unlink()
-                for name in ("read", "decided", "rows", "tokens"):
-                    (work / name).mkdir()
-                runs.atomic_write(mark, key.hexdigest())
+            _prepare(work, _work_key(recipe, sources))
+            if shared:
+                fcntl.flock(lock, fcntl.LOCK_SH)
             try:
                 with runs.explain_disk_errors(out):
                     yield work
             except UsageError:
-                shutil.rmtree(work, ignore_errors=True)
+                if not shared:
+                    shutil.rmtree(work, ignore_errors=True)
                 raise
-            shutil.rmtree(work, ignore_errors=True)
+            if not shared:
+                shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise OverlandError(
             f"{out}: cannot be written ({error.strerror or error}); what was finished is kept in {work}"
         ) from error
+
+
+def _work_key(recipe: str, sources: Sequence[Source]) -> str:
+    key = hashlib.sha256(f"{__version__}\0{recipe}".encode())
+    for source in sources:
+        key.update(f"\0{source.name}\0{source.root}\0{source.evidence}".encode("utf-8", "surrogateescape"))
+        for entry in source.files:
+            key.update(f"\0{entry.path}\0{entry.size}\0{entry.groups}".encode("utf-8", "surrogateescape"))
+    return key.hexdigest()
+
+
+def _prepare(work: Path, key: str) -> None:
+    """Empty what another recipe left."""
+    mark = work / "key"
+    if mark.is_file() and mark.read_text() == key:
+        return
+    for old in work.iterdir():
+        if old.name != "lock":
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    for name in ("read", "decided", "rows", "tokens"):
+        (work / name).mkdir()
+    runs.atomic_write(mark, key)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from overland.licences import BillLine, bill_of_materials, profile
 
 FORMAT_VERSION = "overland corpus 2"
 REJECTED = "rejected.jsonl"
+TOKENIZER = "bpe.json"  # of a work folder, without special tokens
 ROWS = 16_384  # of a Parquet row group, whatever the parts were
 
 
@@ -85,7 +86,7 @@ def train_tokenizer(
     progress: Callable[..., Any],
 ) -> Path:
     """Train the byte-level BPE on the sample; the file, without special tokens, that workers tokenise with."""
-    path = work / "bpe.json"
+    path = work / TOKENIZER
     if not path.exists():
         with progress("corpus: tokenizer", None):
             bpe = train_bpe(sample, section.vocab_size - len(SPECIAL_TOKENS), extra, section.tokenizer_extra_share)

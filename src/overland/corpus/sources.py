@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from overland.corpus.evidence import FolderEvidence, is_evidence_file, read_folder_evidence
+from overland.corpus.remote import RemoteFile, os_errors
 from overland.corpus.section import SourceSection
 from overland.errors import OverlandError, UsageError
 
@@ -83,8 +84,7 @@ class Source:
         if isinstance(self.root, Path):
             return open(self.root / path if path else self.root, "rb")
         system, base = self._filesystem
-        opened: BinaryIO = system.open(f"{base.rstrip('/')}/{path}" if path else base, "rb")
-        return opened
+        return RemoteFile(system, f"{base.rstrip('/')}/{path}" if path else base)  # type: ignore[return-value]
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker needs: the listing stays behind, a connection cannot travel."""
@@ -154,7 +154,8 @@ def _open(
             source.root = root.resolve()
             _list_local(source, root, field_name, place, one_file=fields is not None)
         else:
-            _list_remote(source)
+            with os_errors():
+                _list_remote(source)
     except FileNotFoundError as error:
         raise UsageError(f"{field_name}: {place} does not exist; give a folder with {_examples()} files") from error
     except NotADirectoryError as error:
@@ -189,7 +190,7 @@ def _list_local(source: Source, root: Path, field_name: str, place: str, *, one_
 
 def _list_remote(source: Source) -> None:
     system, base = source._filesystem
-    if system.isfile(base):
+    if suffix_of(base) in SUFFIXES and system.isfile(base):  # to a web server every page is a file, folders too
         found = {base: system.info(base)}
         source.root = str(source.root).rsplit("/", 1)[0]
         del source.__dict__["_filesystem"]
@@ -200,7 +201,7 @@ def _list_remote(source: Source) -> None:
             raise FileNotFoundError(base)
     for path in sorted(found):
         relative = path[len(base) :].lstrip("/")
-        size = int(found[path].get("size") or 0)
+        size = _remote_size(system, path, found[path]) if suffix_of(relative) in SUFFIXES else 1
         if is_evidence_file(relative):
             source.files.append(FileEntry(relative, size))
         elif suffix_of(relative) not in SUFFIXES:
@@ -228,6 +229,14 @@ def _row_groups(source: Source, entry: FileEntry) -> list[FileEntry]:
     if len(sizes) < 2:
         return [entry]
     return [FileEntry(entry.path, size, (group, group + 1)) for group, size in enumerate(sizes)]
+
+
+def _remote_size(system: Any, path: str, listed: dict[str, Any]) -> int:
+    """Bytes of a file; 1 where its store does not say (a web server's listing, a page made as it is asked for)."""
+    size = listed.get("size")
+    if size is None:
+        size = system.info(path).get("size")
+    return 1 if size is None else int(size)
 
 
 def _take_evidence(source: Source) -> None:
