@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from random import Random
 
 from overland.engine.constraint import Constraint
@@ -55,7 +56,13 @@ class Sampling:
         if self.top_logprobs < 0:
             raise UsageError(f"top_logprobs = {self.top_logprobs} is negative; valid: 0 (off) or more")
 
-    @property
+    @cached_property
+    def whole(self) -> bool:
+        """Whether temperature alone shapes the distribution, and nothing but the token is asked for."""
+        cut = self.top_k or self.top_p < 1 or self.min_p
+        return not (cut or self.penalised or self.logit_bias or self.top_logprobs)
+
+    @cached_property
     def penalised(self) -> bool:
         """Whether what was said before changes what may be said next."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)

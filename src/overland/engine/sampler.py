@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from overland import kernels
 from overland.engine.request import Generation
 
 
@@ -25,8 +26,19 @@ class Drawn(NamedTuple):
 
 def sample(logits_LV: Tensor, rows: Sequence[Generation], lanes: Sequence[int] | None = None) -> list[Drawn]:
     """One token a row, from the logits of lane `lanes[i]` (None: its own). Each row uses its own random stream and
-    sampling settings; a distribution that several rows draw from is computed once."""
+    sampling settings."""
     lanes = range(len(rows)) if lanes is None else lanes
+    if not all(row.sampling.whole and row.constraint is None for row in rows) or not kernels.draws(logits_LV):
+        return sample_reference(logits_LV, rows, lanes)
+    temperatures = [row.sampling.temperature for row in rows]
+    u = [row.draw() if heat else 0.0 for row, heat in zip(rows, temperatures, strict=True)]
+    forced = [-1 if want is None else want for want in (row.next_forced() for row in rows)]
+    tokens, logprobs = kernels.draw(logits_LV, lanes, temperatures, u, forced)
+    return [Drawn(t, lp, want >= 0) for t, lp, want in zip(tokens, logprobs, forced, strict=True)]
+
+
+def sample_reference(logits_LV: Tensor, rows: Sequence[Generation], lanes: Sequence[int]) -> list[Drawn]:
+    """The same with every setting, in torch; a distribution that several rows draw from is computed once."""
     distinct: dict[object, int] = {}
     shape_of = [distinct.setdefault((lane, _shape(row)), len(distinct)) for row, lane in zip(rows, lanes, strict=True)]
     first = [shape_of.index(i) for i in range(len(distinct))]

@@ -10,7 +10,11 @@ finite differences in float64.
 
 from overland.kernels.choice import kernel_choice
 from overland.kernels.compiled import compiled_state
+from overland.kernels.decode_ffn import Caps, ExpertsWeights, GLUWeights, dense_step, experts_step, steps_ffn
+from overland.kernels.decode_kda import KDAWeights, kda_step, steps_kda
+from overland.kernels.decode_mla import MLAWeights, mla_step, steps_mla
 from overland.kernels.depth_mix import depth_mix, depth_mix_reference
+from overland.kernels.draw import draw, draws
 from overland.kernels.experts import grouped_product, grouped_product_reference
 from overland.kernels.kda import kda, kda_chunk, kda_recurrent
 from overland.kernels.latent_attention import attend_latents, attend_latents_reference
@@ -63,6 +67,11 @@ __all__ = [
     "MXFP4_RULES",
     "MXFP4_SEARCH",
     "MXFP4_VALUES",
+    "Caps",
+    "ExpertsWeights",
+    "GLUWeights",
+    "KDAWeights",
+    "MLAWeights",
     "attend_latents",
     "attend_latents_reference",
     "attend_selected",
@@ -70,18 +79,24 @@ __all__ = [
     "choose_experts",
     "choose_experts_reference",
     "compiled_state",
+    "dense_step",
     "depth_mix",
     "depth_mix_reference",
+    "draw",
+    "draws",
+    "experts_step",
     "grouped_product",
     "grouped_product_reference",
     "index_scores",
     "kda",
     "kda_chunk",
     "kda_recurrent",
+    "kda_step",
     "kernel_choice",
     "log_decay",
     "log_decay_reference",
     "margin_counts",
+    "mla_step",
     "mxfp4_decode",
     "mxfp4_dequantize",
     "mxfp4_dequantize_reference",
@@ -105,6 +120,9 @@ __all__ = [
     "situ_glu",
     "situ_glu_reference",
     "slices",
+    "steps_ffn",
+    "steps_kda",
+    "steps_mla",
     "top_keys",
     "top_keys_reference",
     "weighted_rows",

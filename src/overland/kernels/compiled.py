@@ -68,10 +68,10 @@ class Compiled:
                 dtype = x.dtype
         return kernel_choice() == "fast" and self._load() is not None
 
-    def __call__(self, function: str, *args: Tensor | Sequence[Tensor] | float | None) -> None:
+    def __call__(self, function: str, *args: Tensor | Sequence[Tensor | None] | float | None) -> None:
         """Run `function`. Tensors must be contiguous; what is written to must not overlap what is read.
 
-        A sequence of tensors becomes an array of pointers.
+        A sequence of tensors (or None) becomes an array of pointers.
         """
         functions = self._load()
         assert functions is not None
@@ -84,8 +84,10 @@ class Compiled:
                     dtype = x.dtype
                 raw.append(x.data_ptr())
             elif isinstance(x, list | tuple):
-                assert all(each.is_contiguous() for each in x), f"{function}: argument {len(raw)} is not contiguous"
-                raw.append((ctypes.c_void_p * len(x))(*[each.data_ptr() for each in x]))
+                assert all(each is None or each.is_contiguous() for each in x), (
+                    f"{function}: argument {len(raw)}: strided"
+                )
+                raw.append((ctypes.c_void_p * len(x))(*[None if each is None else each.data_ptr() for each in x]))
             else:
                 raw.append(x)
         assert dtype is not None

@@ -150,9 +150,15 @@ def append(old_BSx: Tensor, new_BTx: Tensor, lengths_B: Tensor) -> Tensor:
         if longest == int(lengths_B.min()):
             return torch.cat([old_BSx[:, :longest], new_BTx], dim=1)
         return _to_slots(old_BSx[:, :longest], longest + T).scatter(1, at, new_BTx)
-    if longest + T > old_BSx.shape[1]:
-        old_BSx = _to_slots(old_BSx[:, :longest], longest + T + SPARE_SLOTS)
-    return old_BSx.scatter_(1, at, new_BTx)
+    return with_room(old_BSx, lengths_B, T).scatter_(1, at, new_BTx)
+
+
+def with_room(old_BSx: Tensor, lengths_B: Tensor, tokens: int) -> Tensor:
+    """The same slots, where there is room for so many tokens behind each row's; or a copy with spare ones."""
+    longest = int(lengths_B.max())
+    if longest + tokens <= old_BSx.shape[1]:
+        return old_BSx
+    return _to_slots(old_BSx[:, :longest], longest + tokens + SPARE_SLOTS)
 
 
 def _to_slots(x_BSx: Tensor, slots: int) -> Tensor:

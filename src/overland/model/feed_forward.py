@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from overland import kernels
 from overland.model.config import ActivationConfig
+from overland.model.stepping import plain_weights
 
 
 def gated(gate: Tensor, up: Tensor, activation: ActivationConfig) -> Tensor:
@@ -36,5 +37,22 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(width, hidden, bias=bias)
         self.activation = activation
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, stepping: bool = False) -> Tensor:
+        """`x` [..., D] to [..., D]. `stepping` allows the fused form of a decoding step."""
+        if stepping and (weights := self.step_weights()) is not None:
+            x_ND, caps = x.reshape(-1, x.shape[-1]), step_caps(self.activation)
+            if caps is not None and kernels.steps_ffn(x_ND, weights):
+                return kernels.dense_step(x_ND, weights, caps).view_as(x)
         return self.down_proj(gated(self.gate_proj(x), self.up_proj(x), self.activation))
+
+    def step_weights(self) -> kernels.GLUWeights | None:
+        """What the fused decoding step reads; None where a part was replaced."""
+        weights = plain_weights(self, ("gate_proj", "up_proj", "down_proj"))
+        return None if weights is None else kernels.GLUWeights(*weights)
+
+
+def step_caps(activation: ActivationConfig) -> kernels.Caps | None:
+    """The gated product as the fused step takes it: SiTU's caps, zeros for SwiGLU; None for another one."""
+    if activation.kind == "situ":
+        return activation.gate_cap, activation.up_cap
+    return (0.0, 0.0) if activation.kind == "swiglu" else None

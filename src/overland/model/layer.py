@@ -25,6 +25,7 @@ from overland.model.kda import KDA
 from overland.model.mla import MLA
 from overland.model.moe import MoE, Routing
 from overland.model.norm import RMSNorm
+from overland.model.stepping import steps
 
 
 @dataclass
@@ -99,11 +100,12 @@ class DecoderLayer(nn.Module):
             a = self.self_attn(x, context, cache)
         s_BTD = a if self.opens_block else s_BTD + a  # a new block's sum starts from the attention output alone
         x = self.post_attention_layernorm(self.mix(bank, s_BTD, "mlp"))
+        stepping = cache is not None and steps(x, context)
         if self.block_sparse_moe is not None:
-            y, record.routing = self.block_sparse_moe(x, context.valid_BT, replay_Nk)
+            y, record.routing = self.block_sparse_moe(x, context.valid_BT, replay_Nk, stepping)
         else:
             assert self.mlp is not None
-            y = self.mlp(x)
+            y = self.mlp(x, stepping)
         return s_BTD + y, bank, record
 
     def mix(self, bank: list[Tensor], s: Tensor, sublayer: str) -> Tensor:

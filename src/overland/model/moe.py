@@ -24,8 +24,9 @@ from overland import kernels
 from overland.model.capacity import Capacity
 from overland.model.config import ActivationConfig, DecoderConfig
 from overland.model.dispatch import Dispatch, dispatch_locally
-from overland.model.feed_forward import FeedForward, gated
+from overland.model.feed_forward import FeedForward, gated, step_caps
 from overland.model.norm import RMSNorm
+from overland.model.stepping import plain_weights, untouched
 
 
 @dataclass
@@ -145,13 +146,21 @@ class MoE(nn.Module):
             self.routed_expert_norm = RMSNorm(Z, config.rms_norm_eps)
             self.routed_expert_up_proj = nn.Linear(Z, D, bias=False)
         self.shared_experts = FeedForward(D, moe.shared * moe.width, config.activation) if moe.shared else None
+        self.eps = config.rms_norm_eps
         self.capacity: Capacity | None = None
         self.dispatch: Dispatch = dispatch_locally
 
     def forward(
-        self, x_BTD: Tensor, valid_BT: Tensor | None = None, replay_Nk: Tensor | None = None
+        self,
+        x_BTD: Tensor,
+        valid_BT: Tensor | None = None,
+        replay_Nk: Tensor | None = None,
+        stepping: bool = False,
     ) -> tuple[Tensor, Routing]:
+        """The output [B, T, D] and what was decided. `stepping` allows the fused form of a decoding step."""
         x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
+        if stepping and replay_Nk is None and (found := self._step(x_ND)) is not None:
+            return found[0].view_as(x_BTD), found[1]
         valid_N = None if valid_BT is None else valid_BT.reshape(-1)
         choice = self.gate(x_ND, replay_Nk)
         kept_Nk = None
@@ -170,6 +179,35 @@ class MoE(nn.Module):
         if self.shared_experts is not None:
             y_ND = y_ND + self.shared_experts(x_ND)
         return y_ND.view_as(x_BTD), self._record(choice, kept_Nk, valid_N)
+
+    def _step(self, x_ND: Tensor) -> tuple[Tensor, Routing] | None:
+        """The same in one kernel; None where it cannot stand for this layer, or a part was replaced."""
+        gate, experts, shared = self.gate, self.experts, self.shared_experts
+        known = untouched(gate, Router) and gate.score == "sigmoid" and gate.groups == 1 and gate.bias is None
+        whole = untouched(experts, Experts) and experts.product is kernels.grouped_product and experts.down_bias is None
+        caps = step_caps(experts.activation)
+        limited = self.capacity is not None and self.training
+        if not known or not whole or caps is None or limited or self.dispatch is not dispatch_locally:
+            return None
+        latent: list[Tensor] | list[None] = [None] * 3
+        if self.latent:
+            linears = plain_weights(self, ("routed_expert_down_proj", "routed_expert_up_proj"))
+            norm = plain_weights(self, ("routed_expert_norm",), RMSNorm)
+            if linears is None or norm is None:
+                return None
+            latent = [linears[0], norm[0], linears[1]]
+        beside: kernels.GLUWeights | tuple[None, None, None] | None = (None, None, None)
+        if shared is not None:
+            beside = shared.step_weights() if untouched(shared, FeedForward) else None
+        if beside is None:
+            return None
+        routed = (gate.weight, gate.e_score_correction_bias, experts.gate_up, experts.down)
+        weights = kernels.ExpertsWeights(*routed, *latent, *beside)
+        if not kernels.steps_ffn(x_ND, weights):
+            return None
+        sizes = (gate.k, gate.renormalize, gate.scale, caps, self.eps)
+        y_ND, scores_NE, experts_Nk, counts_E = kernels.experts_step(x_ND, weights, *sizes)
+        return y_ND, Routing(scores_NE, experts_Nk, counts_E, gate)
 
     def _record(self, choice: Choice, kept_Nk: Tensor | None, valid_N: Tensor | None) -> Routing:
         scores, experts = choice.scores.detach(), choice.experts

@@ -1,32 +1,10 @@
 // The router's choice, the way to the experts and back, and the statistics of the load; the formulas are in routing.py.
-#include "common.h"
+#include "rows.h"
 
-// The k largest of biased [E], largest first, of equals the first; `biased` is used up.
-template <typename T> INLINE void top(i64* best, T* biased, i64 E, i64 k) {
-    for (i64 j = 0; j < k; j++) {
-        i64 at = 0;
-        for (i64 e = 1; e < E; e++) at = biased[e] > biased[at] ? e : at;
-        best[j] = at;
-        biased[at] = -INFINITY;
-    }
-}
-
-// logits, scores [N, E]; bias [E]; experts, weights [N, k]; scratch [E]. With `replay` the experts are given.
 template <typename T>
 void router_forward(T* scores, T* weights, i64* experts, T* scratch, const T* logits, const T* bias, i64 N, i64 E,
                     i64 k, i64 replay, i64 renormalize, double scale) {
-    for (i64 r = 0; r < N; r++, scores += E, logits += E, weights += k, experts += k) {
-        for (i64 e = 0; e < E; e += LANES) {
-            const Vec<T> s = sigmoid<T>(load(logits + e, E - e));
-            store<T>(scores + e, s, E - e);
-            store<T>(scratch + e, s + load(bias + e, E - e), E - e);
-        }
-        if (!replay) top(experts, scratch, E, k);
-        T total = 0;
-        for (i64 j = 0; j < k; j++) total += weights[j] = scores[experts[j]];
-        const T by = renormalize ? T(scale) / (total + T(1e-20)) : T(scale);
-        for (i64 j = 0; j < k; j++) weights[j] *= by;
-    }
+    route(scores, weights, experts, scratch, logits, bias, N, E, k, replay, renormalize, scale);
 }
 
 // d_scores may be null.

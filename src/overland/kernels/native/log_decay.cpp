@@ -1,11 +1,5 @@
 // KDA's forget gates, bounded and not, with their gradients; the formulas are in log_decay.py.
-#include "common.h"
-
-template <typename T> INLINE Vec<T> softplus(Vec<T> x) {
-    Vec<T> y;
-    for (i64 i = 0; i < LANES; i++) y[i] = std::log1p(std::exp(-std::fabs(x[i]))) + (x[i] > 0 ? x[i] : T(0));
-    return y;
-}
+#include "rows.h"
 
 // z, g [rows, H, K]; bias [H, K]; rate [H]; bound 0 stands for none.
 template <typename T>
@@ -15,7 +9,7 @@ void decay_forward(T* g, const T* z, const T* bias, const T* rate, i64 rows, i64
             for (i64 c = 0; c < K; c += LANES) {
                 const i64 at = (r * H + h) * K + c, n = K - c;
                 const Vec<T> x = load(z + at, n) + load(bias + h * K + c, n);
-                store<T>(g + at, bound != 0 ? T(bound) * sigmoid<T>(rate[h] * x) : -rate[h] * softplus<T>(x), n);
+                store<T>(g + at, log_decay<T>(x, rate[h], T(bound)), n);
             }
 }
 

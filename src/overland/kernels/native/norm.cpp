@@ -1,26 +1,9 @@
 // Root-mean-square norm over the last dimension, with a weight and optionally a sigmoid gate; the formula is in norm.py.
-#include "common.h"
-
-template <typename T> INLINE T inverse_rms(const T* x, i64 D, double eps) {
-    Vec<T> squares{};
-    for (i64 c = 0; c < D; c += LANES) {
-        const Vec<T> v = load(x + c, D - c);
-        squares += v * v;
-    }
-    return 1 / std::sqrt(sum<T>(squares) / D + T(eps));
-}
+#include "rows.h"
 
 // x, y, gate (or null) [rows, D]; w [D]
 template <typename T> void norm_forward(T* y, const T* x, const T* w, const T* gate, i64 rows, i64 D, double eps) {
-    for (i64 r = 0; r < rows; r++, x += D, y += D) {
-        const T by = inverse_rms(x, D, eps);
-        for (i64 c = 0; c < D; c += LANES) {
-            const i64 n = D - c;
-            Vec<T> out = load(x + c, n) * by * load(w + c, n);
-            if (gate) out *= sigmoid<T>(load(gate + r * D + c, n));
-            store<T>(y + c, out, n);
-        }
-    }
+    for (i64 r = 0; r < rows; r++) norm_row(y + r * D, x + r * D, w, gate ? gate + r * D : nullptr, D, eps);
 }
 
 // d_w [D] is added to.

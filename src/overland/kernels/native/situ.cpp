@@ -1,22 +1,10 @@
 // SiTU-GLU's product and its gradient in one pass each; the formula is in situ.py.
-#include "common.h"
-
-template <typename T> struct Situ {
-    Vec<T> open, tanh_gate, tanh_up;
-    INLINE Situ(Vec<T> gate, Vec<T> up, T gate_cap, T up_cap)
-        : open(sigmoid<T>(gate)), tanh_gate(tanh(gate * (1 / gate_cap))), tanh_up(tanh(up * (1 / up_cap))) {}
-};
+#include "rows.h"
 
 // gate, up: [rows, width] with rows `stride` apart (they may be halves of one matrix); y [rows, width].
 template <typename T>
 void situ_forward(T* y, const T* gate, const T* up, i64 rows, i64 width, i64 stride, double gate_cap, double up_cap) {
-    const T caps = gate_cap * up_cap;
-    for (i64 r = 0; r < rows; r++, y += width, gate += stride, up += stride)
-        for (i64 c = 0; c < width; c += LANES) {
-            const i64 n = width - c;
-            const Situ<T> s(load(gate + c, n), load(up + c, n), gate_cap, up_cap);
-            store<T>(y + c, caps * s.tanh_gate * s.open * s.tanh_up, n);
-        }
+    gated_rows(y, width, gate, up, rows, width, stride, T(gate_cap), T(up_cap));
 }
 
 template <typename T>
