@@ -99,14 +99,38 @@ template <typename T> INLINE void score_panel(Vec<T> x[4], const T* q, const T* 
     }
 }
 
+// 16 x 16 numbers turned in registers: at each step blocks of half the size change places.
+template <typename T> INLINE void turn(Vec<T> r[LANES]) {
+    typedef typename Vector<T>::I I;
+    UNROLL for (i64 step = 8; step > 0; step /= 2) {
+        I low, high;
+        UNROLL for (i64 l = 0; l < LANES; l++) {
+            low[l] = (l & step) ? LANES + l - step : l;
+            high[l] = (l & step) ? LANES + l : l + step;
+        }
+        UNROLL for (i64 i = 0; i < LANES; i++)
+            if (!(i & step)) {
+                const Vec<T> a = r[i], b = r[i + step];
+                r[i] = __builtin_shuffle(a, b, low), r[i + step] = __builtin_shuffle(a, b, high);
+            }
+    }
+}
+
 // Keys first, first + stride, ... of [S, I] as a panel [I, PANEL]; past the end there are zeros.
 template <typename T> void transpose(T* panel, const T* k, i64 first, i64 stride, i64 S, i64 I) {
+    if (I % LANES == 0 && first + (PANEL - 1) * stride < S) {
+        for (i64 l = 0; l < PANEL; l += LANES)
+            for (i64 i = 0; i < I; i += LANES) {
+                Vec<T> r[LANES];
+                UNROLL for (i64 n = 0; n < LANES; n++) r[n] = load(k + (first + (l + n) * stride) * I + i);
+                turn<T>(r);
+                UNROLL for (i64 n = 0; n < LANES; n++) store(panel + (i + n) * PANEL + l, r[n]);
+            }
+        return;
+    }
     for (i64 l = 0; l < PANEL; l++) {
         const i64 s = first + l * stride;
-        if (s < S)
-            for (i64 i = 0; i < I; i++) panel[i * PANEL + l] = k[s * I + i];
-        else
-            for (i64 i = 0; i < I; i++) panel[i * PANEL + l] = 0;
+        for (i64 i = 0; i < I; i++) panel[i * PANEL + l] = s < S ? k[s * I + i] : 0;
     }
 }
 
