@@ -208,10 +208,13 @@ def test_later_build_keeps_only_what_is_new(folder: Folder, tmp_path: Path) -> N
 def test_what_is_removed_is_not_known_to_later_builds(folder: Folder, tmp_path: Path) -> None:
     folder({f"old/{n}.txt": CC0 + prose(n, 200) for n in range(6)})
     root = folder({})
-    built(root / "old", tmp_path / "first", index={"save": True})
+    folder({"old/0-short.txt": CC0 + "few words of the removed", "old/1-short.txt": CC0 + "few words"})
+    built(root / "old", tmp_path / "first", index={"save": True}, rejected_samples=2)
     assert (tmp_path / "first" / "duplicates").is_dir()
-    done = remove(tmp_path / "first", matching=r"^0\.txt$", date="2026-12-01")
+    done = remove(tmp_path / "first", matching=r"^0", date="2026-12-01")
     assert not (tmp_path / "first" / "duplicates").exists()
+    (sample,) = map(json.loads, (tmp_path / "first" / "rejected.jsonl").read_text().splitlines())
+    assert sample["path"] == "1-short.txt"
     assert any("duplicates" in line for line in done.lines())
 
 

@@ -245,7 +245,8 @@ def warc_records(file: BinaryIO, path: str, max_bytes: int) -> Iterator[Record |
                         page=media != "text/plain",
                         fields={"url": url},
                     )
-    except (ArchiveLoadFailed, ValueError, EOFError, OSError) as error:
+    except (ArchiveLoadFailed, ValueError, EOFError, OSError, AttributeError, TypeError, LookupError) as error:
+        # warcio takes for granted what a header has that is cut in the middle.
         stream.error = stream.error or error
     if isinstance(stream.error, OSError) and not isinstance(stream.error, gzip.BadGzipFile):
         yield Broken(f"{count}+", f"unreadable: the source vanished after record {count} ({stream.error})")

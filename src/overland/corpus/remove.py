@@ -28,7 +28,7 @@ from overland.corpus.earlier import FOLDER
 from overland.corpus.lookup import read_documents_table
 from overland.corpus.parts import decisions_schema, documents_schema
 from overland.corpus.personal_vault import VAULT
-from overland.corpus.publish import ROWS, attribution_page, file_hashes
+from overland.corpus.publish import REJECTED, ROWS, attribution_page, file_hashes
 from overland.corpus.shards import open_shard, read_index, write_index
 from overland.errors import BrokenFileError, OverlandError, UsageError
 from overland.licences import BillLine, bill_of_materials, profile
@@ -127,6 +127,7 @@ def remove(
                 ids=sorted(gone),
             )
             _rewrite_tables(folder, fresh, table, gone, request)
+            _rewrite_samples(folder, fresh, chosen)
             _rewrite_lineage(fresh, lineage, index, request)
             runs.replace_folder(fresh, folder)
     finally:
@@ -160,7 +161,10 @@ def _select(table: Any, source: str | None, ids: Sequence[str], matching: str | 
 
 def _link_rest(folder: Path, fresh: Path) -> None:
     """Everything that is not written anew, as hard links (copies where the file system has none)."""
-    new = {"index.json", "documents.parquet", "decisions.parquet", "lineage.json", "ATTRIBUTION.md", CROISSANT, VAULT}
+    new = {
+        *("index.json", "documents.parquet", "decisions.parquet", "lineage.json", "ATTRIBUTION.md"),
+        *(CROISSANT, VAULT, REJECTED),
+    }
     for path in folder.rglob("*"):
         relative = path.relative_to(folder)
         if path.is_file() and str(relative) not in new and relative.parts[0] not in ("shards", FOLDER):
@@ -273,6 +277,14 @@ def _rewrite_tables(folder: Path, fresh: Path, table: Any, gone: set[str], reque
     if (folder / VAULT).exists():
         vault = pq.read_table(folder / VAULT)
         _write_parquet(fresh / VAULT, vault.filter(pc.invert(pc.is_in(vault["id"], value_set=pa.array(sorted(gone))))))
+
+
+def _rewrite_samples(folder: Path, fresh: Path, chosen: set[str]) -> None:
+    """rejected.jsonl without the beginnings of what was asked for, though it never was in a shard."""
+    if (folder / REJECTED).exists():
+        lines = (folder / REJECTED).read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if json.loads(line)["id"] not in chosen]
+        runs.atomic_write(fresh / REJECTED, "".join(kept))
 
 
 def _write_parquet(path: Path, table: Any) -> None:
