@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from overland.environments import finance_hard
 from overland.environments.names import draw_names
 from overland.environments.prompts import ask, halfway
 from overland.environments.sql_world import METRICS, Fact, Firm, SqlWorld
@@ -35,10 +36,13 @@ class Finance(Taskset):
 
     name = "finance"
     kinds: ClassVar[dict[int, tuple[str, ...]]] = {
-        level: tuple("link_" * level + kind for kind in ("value", "firm", "top", "peak")) for level in range(4)
+        **{level: tuple("link_" * level + kind for kind in ("value", "firm", "top", "peak")) for level in range(4)},
+        **finance_hard.KINDS,
     }
 
-    def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> FinanceTask:
+    def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> Task:
+        if level >= 4:
+            return finance_hard.build(rng, split, level, seed, kind)
         count = rng.randint(6, 8)
         names = draw_names(rng, split, 2 * count)
         firms, towns = names[:count], names[count:]

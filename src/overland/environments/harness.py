@@ -6,6 +6,7 @@ error on the trace, whose rewards are then None: not judged.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -26,6 +27,9 @@ from overland.errors import OverlandError, UsageError
 if TYPE_CHECKING:
     from overland.agent.sandbox.base import Sandbox
     from overland.engine import Sampling
+
+CALL_SECONDS = 60.0
+"""After which a world that does not answer a call has failed. Commands and tests have shorter limits of their own."""
 
 
 async def run_episode(
@@ -74,7 +78,7 @@ async def run_episode(
                 dimensions = await judge(task, trajectory, world)
     except UsageError:
         raise
-    except (OverlandError, OSError) as error:
+    except Exception as error:  # whatever an environment does: the run goes on, and nothing was judged
         failures.append(error)
     trace.end = time.time()
     trace.errors = [{"type": type(error).__name__, "message": str(error)} for error in failures]
@@ -93,14 +97,18 @@ def world_tools(world: World, failures: list[Exception]) -> list[Tool]:
     def tool(name: str) -> Callable[[dict[str, Any]], Awaitable[str]]:
         async def run(arguments: dict[str, Any]) -> str:
             try:
-                return await world.use(name, arguments)
+                async with asyncio.timeout(CALL_SECONDS):
+                    return await world.use(name, arguments)
+            except TimeoutError as error:
+                failures.append(OverlandError(f"the world did not answer {name} within {CALL_SECONDS:g} seconds"))
+                raise failures[-1] from error
             except Exception as error:
                 failures.append(error)
                 raise
 
         return run
 
-    return [Tool(spec, tool(spec.name)) for spec in world.specs]
+    return [Tool(spec, tool(spec.name), seconds=2 * CALL_SECONDS) for spec in world.specs]
 
 
 def record(trajectory: Trajectory, given: int, trace: Trace) -> None:

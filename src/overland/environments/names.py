@@ -32,6 +32,14 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
+def draw_codes(rng: random.Random, count: int) -> list[str]:
+    """`count` different codes of five consonants: never a name, and nothing that could be guessed."""
+    codes: set[str] = set()
+    while len(codes) < count:
+        codes.add("".join(rng.choice("bcdfghjklmnpqrstvwxz") for _ in range(5)))
+    return rng.sample(sorted(codes), count)
+
+
 def draw_names(rng: random.Random, split: str, count: int) -> list[str]:
     """`count` names of a split, no two with a syllable in common. Raises ValueError above MOST."""
     if count > MOST:

@@ -25,7 +25,7 @@ def accepted(task: Task, answer: str) -> bool:
     """Whether an answer is the task's."""
     said = normalise(task.read_answer(answer))
     if not task.tolerance:
-        return said == normalise(task.answer)
+        return said == normalise(task.read_answer(task.answer))
     try:
         value = float(said.rstrip("%").replace(",", ""))
     except ValueError:

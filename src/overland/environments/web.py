@@ -9,6 +9,7 @@ import random
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from overland.environments import web_hard
 from overland.environments.names import draw_names
 from overland.environments.prompts import ask, halfway
 from overland.environments.site_world import SiteWorld
@@ -37,9 +38,17 @@ class Web(Taskset):
     """Tool `open`; see the module."""
 
     name = "web"
-    kinds: ClassVar[dict[int, tuple[str, ...]]] = {0: ("page",), 1: ("chain",), 2: ("chain",), 3: ("chain",)}
+    kinds: ClassVar[dict[int, tuple[str, ...]]] = {
+        0: ("page",),
+        1: ("chain",),
+        2: ("chain",),
+        3: ("chain",),
+        **web_hard.KINDS,
+    }
 
-    def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> WebTask:
+    def build(self, rng: random.Random, split: str, level: int, seed: int, kind: str) -> Task:
+        if level >= 4:
+            return web_hard.build(rng, split, level, seed, kind)
         count = rng.randint(6, 9)
         names = draw_names(rng, split, 3 * count)
         people, towns, pets = names[:count], names[count : 2 * count], names[2 * count :]

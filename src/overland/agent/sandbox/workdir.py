@@ -185,11 +185,14 @@ class Workdir:
 def remove_tree(path: Path) -> None:
     """Removes a folder that something hostile owned: no link followed, closed folders opened first."""
 
+    above = os.path.dirname(path)
+
     def open_up(function: object, name: str, error: object) -> None:
         parent = os.path.dirname(name)
         with contextlib.suppress(OSError):
             for folder in (parent, name):
-                if not os.path.islink(folder) and os.path.isdir(folder):
+                # Never the folder that `path` itself lies in: that one is everybody's.
+                if folder != above and not os.path.islink(folder) and os.path.isdir(folder):
                     os.chmod(folder, 0o700)
         with contextlib.suppress(OSError):
             if os.path.isdir(name) and not os.path.islink(name):
