@@ -105,11 +105,14 @@ def build(rng: random.Random, split: str, level: int, seed: int, kind: str) -> F
     words = ASKED[split]
     start = rng.choice(words["start"]).format(firm=chain[0], top=top, bottom=bottom, quarter=quarter)
     mean = f"{sum(ratios.values()) / len(ratios):.1f}"
-    rows = tuple((firm, *rng.sample([f for f in firms if f != firm], 4), rng.choice(towns)) for firm in sorted(firms))
+    rows: list[Firm] = []
+    for firm in sorted(firms):
+        owner, partner, lender, client = rng.sample([f for f in firms if f != firm], 4)
+        rows.append((firm, owner, partner, lender, client, rng.choice(towns)))
     table = tuple((firm, q, c["sales"], c["profit"], c["debt"]) for (firm, q), c in facts.items())
     return FilingsTask(
         "finance", kind, split, level, seed, f"{start} {rng.choice(words[kind])}", "done" if orders else mean,
         tuple(steps), outcome="state" if orders else "answer",
         closing="the order is placed" if orders else f"mean {mean}",
-        tolerance=0.0 if orders else 0.1, firms=rows, facts=table, texts=texts, orders=orders,
+        tolerance=0.0 if orders else 0.1, firms=tuple(rows), facts=table, texts=texts, orders=orders,
     )  # fmt: skip
