@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from overland.errors import UsageError
+from overland.errors import OverlandError, UsageError
 from overland.evaluate.intervals import Paired, paired_difference, pass_at_k, wilson
 from overland.evaluate.outcomes import Outcome
 
@@ -70,6 +70,25 @@ class Scores:
 
     def __add__(self, other: Scores) -> Scores:
         return Scores(self.outcomes + other.outcomes, self.records + other.records, self.seconds + other.seconds)
+
+    def require_judged(self, share: float) -> None:
+        """Raise OverlandError where less than `share` of the episodes, or none, could be judged.
+
+        Otherwise a full disk would look like a policy that fails, or like one that was never asked.
+        """
+        judged = sum(o.success is not None for o in self.outcomes)
+        if self.outcomes and (judged == 0 or judged < share * len(self.outcomes)):
+            raise OverlandError(
+                f"{len(self.outcomes) - judged} of {len(self.outcomes)} episodes could not be judged: the machine failed "
+                f"them, not the policy ({self._first_error() or 'no reason was given'})"
+            )
+
+    def _first_error(self) -> str:
+        for record in self.records:
+            for found in [record, *(record.get("traces") or [])]:
+                for error in found.get("errors") or []:
+                    return str(error.get("message"))
+        return ""
 
     @property
     def overall(self) -> Score:

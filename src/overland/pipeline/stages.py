@@ -43,6 +43,10 @@ from overland.train import Drilled, Ranks, open_loader, pretrain, sft
 from overland.transform import quantize_folder
 
 
+JUDGED = 0.95
+"""The least share of an evaluation's episodes that must be judged: checkpoints are compared on the same tasks."""
+
+
 @dataclass
 class Context:
     """What a stage is called with."""
@@ -197,6 +201,7 @@ def serve_stage(c: Context) -> dict[str, Any]:
                 await policy.close()
 
         served = asyncio.run(through("openai", tasks[0::2])) + asyncio.run(through("anthropic", tasks[1::2]))
+    served.require_judged(JUDGED)
     write_jsonl_zst(c.run.episodes / "held-out-served-max.jsonl.zst", served.records)
     c.summary(held_out={"served": served.held_out()}, served=same_as_in_process(c, served))
     return {}
@@ -252,7 +257,9 @@ def run_tasks(
         ))  # fmt: skip
         parts = c.ranks.gather(part)
     order = [(parts[i % world], i // world) for i in range(len(tasks))]
-    return Scores([p.outcomes[i] for p, i in order], [p.records[i] for p, i in order], max(p.seconds for p in parts))
+    scores = Scores([p.outcomes[i] for p, i in order], [p.records[i] for p, i in order], max(p.seconds for p in parts))
+    scores.require_judged(JUDGED)
+    return scores
 
 
 def held_out_tasks(c: Context) -> list[Task]:
