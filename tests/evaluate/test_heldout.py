@@ -17,6 +17,7 @@ from overland.environments import Task
 from overland.errors import OverlandError, UsageError
 from overland.evaluate import (
     Outcome,
+    Scores,
     compare,
     comparison,
     comparison_table,
@@ -112,6 +113,18 @@ async def test_what_the_machinery_failed_is_not_a_failed_task(tasks: list[Task])
     score = scores.overall
     assert (score.n, score.unjudged, score.success) == (6, 2, 5 / 6)
     assert [o.success for o in scores.outcomes[:4]] == [True, False, None, None]
+
+
+async def test_an_evaluation_that_the_machine_failed_is_an_error_and_not_a_zero(tasks: list[Task]) -> None:
+    some = await evaluate_policy(Oracle(tasks, dead=[tasks[2].id, tasks[3].id]), tasks[:8], "low", GREEDY)
+    some.require_judged(0.0)
+    some.require_judged(0.75)
+    with pytest.raises(OverlandError, match=r"2 of 8 episodes could not be judged: the machine failed them.*\(.+\)"):
+        some.require_judged(0.95)
+    none = await evaluate_policy(Oracle(tasks, dead=[t.id for t in tasks[:2]]), tasks[:2], "low", GREEDY)
+    with pytest.raises(OverlandError, match="2 of 2 episodes"):
+        none.require_judged(0.0)
+    Scores().require_judged(0.95)
 
 
 async def test_records_are_what_the_outcomes_were_read_from(tasks: list[Task]) -> None:

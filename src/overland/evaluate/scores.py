@@ -79,8 +79,8 @@ class Scores:
         judged = sum(o.success is not None for o in self.outcomes)
         if self.outcomes and (judged == 0 or judged < share * len(self.outcomes)):
             raise OverlandError(
-                f"{len(self.outcomes) - judged} of {len(self.outcomes)} episodes could not be judged: the machine failed "
-                f"them, not the policy ({self._first_error() or 'no reason was given'})"
+                f"{len(self.outcomes) - judged} of {len(self.outcomes)} episodes could not be judged: the machine "
+                f"failed them, not the policy ({self._first_error() or 'no reason was given'})"
             )
 
     def _first_error(self) -> str:

@@ -42,7 +42,6 @@ from overland.serve.lifecycle import background
 from overland.train import Drilled, Ranks, open_loader, pretrain, sft
 from overland.transform import quantize_folder
 
-
 JUDGED = 0.95
 """The least share of an evaluation's episodes that must be judged: checkpoints are compared on the same tasks."""
 
