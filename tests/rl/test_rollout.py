@@ -146,4 +146,8 @@ def test_a_quarantined_task_is_not_run(model: Decoder, tokenizer: Tokenizer) -> 
     source.quarantine.add(first[1].task_id, "broken")
     again = source.run(ORDERS, version=1)
     assert [len(g.samples) for g in again] == [len(g.samples) if g is not first[1] else 0 for g in first]
-    assert again[0].samples == first[0].samples
+    for one, other in zip(again[0].samples, first[0].samples, strict=True):
+        assert one.ids == other.ids
+        assert one.logprobs == pytest.approx(
+            other.logprobs, abs=1e-5
+        )  # fewer rows beside it: other products, same sums
