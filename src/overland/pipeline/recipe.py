@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from overland.config import Section
 from overland.corpus import CorpusSection
 from overland.evaluate import EvaluateSection
+from overland.model.presets import PRESETS
 from overland.pipeline.oracles import OracleSection
 from overland.rl import DomainSection, EffortSection, EffortsSection, RLSection
 from overland.serve import ServeSection
@@ -22,6 +24,15 @@ class ModelSection(Section):
     """A preset's name. Its vocabulary follows the tokenizer."""
     initialiser: str = "induction"
     """How it starts; `induction` learns to copy within seconds (docs/decisions)."""
+
+    @field_validator("preset")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in PRESETS:
+            near = difflib.get_close_matches(value, PRESETS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(sorted(PRESETS))}"
+            raise ValueError(f"{value!r} is no preset; {hint}")
+        return value
 
 
 class QuantizeSection(Section):

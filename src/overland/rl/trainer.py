@@ -110,6 +110,7 @@ def train_rl(
         budgets.measure(measured)
         run.metrics({"stage": stage, "step": 0} | {f"rl/b0/{cell}": b0 for cell, b0 in budgets.state_dict().items()})
         state.save()
+        rollouts.set_weights(model, version=state.step)  # no stored prefixes: the first step of a resumed run has none
 
     with deferred_interrupt() as stop, progress(stage, section.steps) as bar:
         bar.advance(state.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
@@ -127,7 +128,7 @@ def create_app(
     async def chat_completions(request: Request) -> Response:
         body = await read_body(request, ChatRequest, settings.max_request_bytes)
         known_model(body.model, model_name)
-        plan = generator.plan(stamped(await read(openai_chat.read_request, body, generator), request, generator))
+        plan = await generator.plan(stamped(await read(openai_chat.read_request, body, generator), request, generator))
         answer = openai_chat.ChatAnswer(generator, plan, body, request.state.request_id)
         return await respond(
             request, generator, answer, plan.load, stream=bool(body.stream), headers=plan_headers(plan)
@@ -141,7 +142,7 @@ def create_app(
         check_ids("tokens", body.tokens, generator, pictures=True)
         ask = stamped(await read(openai_chat.read_request, body, generator), request, generator)
         ask = replace(ask, prompt_ids=tuple(body.tokens))
-        plan = generator.plan(ask)
+        plan = await generator.plan(ask)
         answer = openai_chat.ChatAnswer(generator, plan, body, request.state.request_id)
         return await respond(
             request, generator, answer, plan.load, stream=bool(body.stream), headers=plan_headers(plan)
@@ -163,11 +164,12 @@ def create_app(
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("prompt", "give exactly one of prompt and messages")
         if body.prompt is not None:
-            ids = tokenizer.encode(body.prompt)
+            ids = await asyncio.to_thread(tokenizer.encode, body.prompt)
         else:
             fields = body.model_dump(exclude_none=True, exclude={"prompt"})
             chat = ChatRequest.model_validate({**fields, "model": model_name})
-            ids = generator.prompt(await read(openai_chat.read_request, chat, generator)).ids
+            prompt = await generator.prompt(await read(openai_chat.read_request, chat, generator))
+            ids = prompt.ids
         return {"count": len(ids), "max_model_len": generator.context_length, "tokens": ids}
 
     @app.post("/detokenize")
@@ -188,7 +190,7 @@ def create_app(
         body = await read_body(request, MessagesRequest, settings.max_request_bytes)
         known_model(body.model, model_name)
         ask = await read(anthropic_messages.read_request, body, generator, signer)
-        plan = generator.plan(stamped(ask, request, generator))
+        plan = await generator.plan(stamped(ask, request, generator))
         answer = anthropic_messages.MessageAnswer(generator, plan, body, signer, request.state.request_id)
         return await respond(
             request, generator, answer, plan.load, stream=bool(body.stream), headers=plan_headers(plan)
@@ -199,7 +201,7 @@ def create_app(
         """Exactly the prompt tokens the same request would have to /v1/messages."""
         body = await read_body(request, CountRequest, settings.max_request_bytes)
         known_model(body.model, model_name)
-        prompt = generator.prompt(await read(anthropic_messages.read_request, body, generator, signer))
+        prompt = await generator.prompt(await read(anthropic_messages.read_request, body, generator, signer))
         return {"input_tokens": len(prompt.ids)}
 
     describe(app, BODIES)

@@ -6,6 +6,8 @@ work is done. A `Choice` runs one generation: an async iterator of deltas, then 
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import itertools
 import secrets
 import time
@@ -29,6 +31,9 @@ from overland.serve.metrics import Metrics
 from overland.serve.settings import ServeSection
 from overland.serve.stops import StopText
 from overland.serve.turns import Prompt, PromptBuilder, SampledTurns
+
+LONG_PROMPT = 20_000
+"""Characters from which a prompt is encoded beside the event loop."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,11 @@ class Ask:
     deadline: float | None = None  # time.monotonic() seconds
     pictures: Mapping[str, Picture] = field(default_factory=dict)  # of the messages, by hash
     prompt_ids: tuple[int, ...] | None = None  # ids to be used as they are, in place of the rendered messages
+
+    @property
+    def characters(self) -> int:
+        """The length of what was said, about."""
+        return sum(len(message.content) + len(message.reasoning) for message in self.messages)
 
     @property
     def images(self) -> list[Picture]:
@@ -172,14 +182,18 @@ class Generator:
         """Tokens that prompt and answer may have together."""
         return min(self.engine.engine.context_length, self.engine.engine.most_tokens)
 
-    def prompt(self, ask: Ask) -> Prompt:
-        """The prompt of a request. Raises a 400 where the template cannot say the conversation."""
+    async def prompt(self, ask: Ask) -> Prompt:
+        """The prompt of a request. Raises a 400 where the template cannot say the conversation.
+
+        A long one is encoded beside the event loop, which answers others meanwhile: it takes a second a megabyte.
+        """
         if ask.prompt_ids is not None:
             return self.prompts.given(ask.prompt_ids)
+        build = functools.partial(
+            self.prompts.build, ask.messages, ask.tools, self.effort(ask), True, ask.tool_choice, ask.response_format
+        )
         try:
-            return self.prompts.build(
-                ask.messages, ask.tools, self.effort(ask), True, ask.tool_choice, ask.response_format
-            )
+            return await asyncio.to_thread(build) if ask.characters > LONG_PROMPT else build()
         except OverlandError as error:
             raise bad_request("messages", str(error)) from None
 
@@ -187,11 +201,11 @@ class Generator:
         """The tier a request runs at: low, high or max. "none" is low with its thinking closed at once."""
         return normalise_effort(ask.effort or self.controller.default_effort())
 
-    def plan(self, ask: Ask) -> Plan:
+    async def plan(self, ask: Ask) -> Plan:
         """Settles everything about a request. Raises 400 context_length_exceeded where its prompt does not fit."""
         if self.settings.effort_controller:
             self.pressure()
-        prompt = self.prompt(ask)
+        prompt = await self.prompt(ask)
         room = self.context_length - len(prompt.ids)
         if room < 1:
             raise ApiError(

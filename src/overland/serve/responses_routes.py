@@ -45,7 +45,7 @@ def add_to(app: FastAPI, generator: Generator, signer: ThinkingSigner, model_nam
         body = await read_body(request, ResponsesRequest, generator.settings.max_request_bytes)
         known_model(body.model, model_name)
         ask, items = read(body)
-        plan = generator.plan(stamped(ask, request, generator))
+        plan = await generator.plan(stamped(ask, request, generator))
         answer = ResponseAnswer(
             generator, plan, body, signer, request.state.request_id, lambda response: store.put(response, items)
         )
@@ -58,7 +58,8 @@ def add_to(app: FastAPI, generator: Generator, signer: ThinkingSigner, model_nam
         """Exactly the prompt tokens the same request would have to /v1/responses."""
         body = await read_body(request, ResponsesRequest, generator.settings.max_request_bytes)
         known_model(body.model, model_name)
-        return {"object": "response.input_tokens", "input_tokens": len(generator.prompt(read(body)[0]).ids)}
+        prompt = await generator.prompt(read(body)[0])
+        return {"object": "response.input_tokens", "input_tokens": len(prompt.ids)}
 
     @app.get("/v1/responses/{response_id}")
     async def retrieve(response_id: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def headline(run: Stored) -> str:
     if (after := number(bpb.get("after"))) is not None:
         peers = [f"{label} {figure(v)}" for key, label in (("gzip", "gzip -9"), ("kn5", "KN 5-gram"))
                  if (v := number(bpb.get(key))) is not None]  # fmt: skip
-        tiles.append(_tile(figure(after), "bits per byte of held-out text", "; ".join(peers)))
+        tiles.append(_tile(figure(after), "bits per byte of held-out text, after pretraining", "; ".join(peers)))
     if seconds := _sum(run.part("seconds")):
         cpu = _sum(run.part("cpu_seconds"))
         tiles.append(_tile(duration(seconds), "from start to end", f"{duration(cpu)} of CPU" if cpu else ""))

@@ -65,7 +65,7 @@ def trajectories(run: Stored, colours: Mapping[str, str]) -> str:
         '<option value="solved">solved</option><option value="failed">failed</option>'
         '<option value="unjudged">not judged</option></select></label>'
         '<button id="f-tokens" type="button">show all tokens</button><span id="f-count"></span></div>'
-        '<p class="legend"><span class="tok trained">trained</span> sampled by the model, learned from '
+        '<p class="legend"><span class="tok trained">trained</span> sampled by the model; in training, learned from '
         '<span class="tok forced">forced</span> put in its mouth at a thinking budget, not learned from '
         '<span class="tok">read</span> prompt, template or tool result, not learned from</p>'
         f'<div id="episodes">{blocks}</div>'
@@ -101,7 +101,10 @@ def _episode(picked: Picked, tokenizer: Tokenizer | None, colours: Mapping[str, 
     state = {True: "solved", False: "failed", None: "unjudged"}[o.success]
     sign = {"solved": "✓ solved", "failed": "✗ failed", "unjudged": "? not judged"}[state]
     facts = [f"level {o.level}" if o.level is not None else "", f"effort {o.effort}" if o.effort else ""]
-    facts += [f"{o.output_tokens} tokens out" if o.output_tokens is not None else "", f"{o.calls} calls"]
+    facts += [
+        f"{o.output_tokens} tokens out" if o.output_tokens is not None else "",
+        f"{o.calls} call{'' if o.calls == 1 else 's'}",
+    ]
     facts += [f"stop: {o.stop}" if o.stop else ""]
     trace = next(iter(_listed(picked.episode.get("traces"))), {})
     nodes = _listed(trace.get("nodes"))
