@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overland.errors import BrokenFileError, OverlandError
-from overland.runs import atomic_write, read_json, replace_folder, sha256_file, write_json
+from overland.runs import atomic_write, read_json, remove_unfinished, replace_folder, sha256_file, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,3 +53,15 @@ def test_a_folder_replaces_an_older_one_of_its_name(tmp_path: Path) -> None:
     replace_folder(tmp_path / "temporary", tmp_path / "final")
     assert (tmp_path / "final" / "x").read_text() == "new"
     assert os.listdir(tmp_path) == ["final"]
+
+
+def test_what_a_killed_process_began_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "models" / ".mxfp4.14461.tmp").mkdir(parents=True)
+    (tmp_path / "models" / ".mxfp4.14461.tmp" / "model.safetensors").write_bytes(b"half")
+    (tmp_path / ".summary.json.7.tmp").write_text("{")
+    for kept in ("models/mxfp4.json", "notes.tmp", ".hidden"):
+        (tmp_path / kept).write_text("whole")
+    remove_unfinished(tmp_path)
+    left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert left == [".hidden", "models/mxfp4.json", "notes.tmp"]
+    assert not (tmp_path / "models" / ".mxfp4.14461.tmp").exists()

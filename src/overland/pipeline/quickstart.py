@@ -62,6 +62,8 @@ def run_stages(ranks: Ranks, recipe: QuickstartRecipe, out: Path, resume: bool, 
     if ranks.writes and not (resume and (out / "recipe.toml").exists()):
         atomic_write(out / "recipe.toml", dump_toml(recipe))
         run.write_manifest({"job": "quickstart", "seed": recipe.seed, "ranks": recipe.ranks})
+    if ranks.writes and resume:
+        remove_unfinished(out)
     for name, stage in stages_of(recipe).items():
         done = ranks.gather(ranks.writes and resume and run.stage_done(name) is not None)[0]
         if done:

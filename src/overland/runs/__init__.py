@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from overland.runs.atomic import atomic_write, explain_disk_errors, read_json, replace_folder, sha256_file, write_json
+from overland.runs.atomic import (
+    atomic_write,
+    explain_disk_errors,
+    read_json,
+    remove_unfinished,
+    replace_folder,
+    sha256_file,
+    write_json,
+)
 from overland.runs.folder import RunFolder
 from overland.runs.interrupt import Interrupt, deferred_interrupt
 from overland.runs.jsonl import read_jsonl_zst, write_jsonl_zst
@@ -21,6 +29,7 @@ __all__ = [
     "progress",
     "read_json",
     "read_jsonl_zst",
+    "remove_unfinished",
     "replace_folder",
     "restart_peak",
     "sha256_file",

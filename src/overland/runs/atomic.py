@@ -122,3 +122,12 @@ def read_json(path: str | Path) -> Any:
         raise BrokenFileError(
             f"{path}: is not valid JSON ({error}). Delete this file to redo its stage, or run again without --resume."
         ) from error
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process had begun to write below `folder`. Nobody else may be writing there."""
+    for path in list(folder.rglob(".*.tmp")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
