@@ -15,7 +15,7 @@ from overland.pipeline import stages
 from overland.pipeline.recipe import QuickstartRecipe
 from overland.pipeline.stages import Context
 from overland.pipeline.standalone import check_place
-from overland.runs import RunFolder, atomic_write, peak_bytes, read_json, restart_peak
+from overland.runs import RunFolder, atomic_write, peak_bytes, read_json, remove_unfinished, restart_peak
 from overland.studio import write_report
 from overland.train import Ranks, in_ranks
 
