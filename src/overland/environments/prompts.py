@@ -1,7 +1,8 @@
 """How a task is asked: openings, links and closings, each split by hand into training and held-out ones.
 
 A prompt is an opening, the start ("firm zumi"), a link, the path from there to what is asked for, written as the steps
-of a plan are ("firm>owner>partner>debt."), and a closing. No part of a held-out family stands in a training family: no
+of a plan are ("firm>owner>partner>debt."), and a closing. Words that open some prompts link others, so that what
+follows "for" or "see" is not always the start. No part of a held-out family stands in a training family: no
 five words in a row of a held-out prompt occur in a training prompt. No part holds a word that a path is made of.
 """
 
@@ -33,7 +34,8 @@ LINKS: Mapping[str, Sequence[str]] = {
         ", go along", ", send", "and then show me", ", i want", "; tell me", "and tell me", ", click along",
         "and find", ", give", ", by", "; name", ", answer with", "and report", ", try", "; share", ":", "- do",
         "and do", "; now", ", the way is", "takes", "with path", ", in order", "along", ", please", "and you get",
-        "; i ask for", ", what about",
+        "; i ask for", ", what about", ", see", ", for me", "; look at", ", looking for", ", we use", "; go to", ", we find",
+        "; with this", "- begin with", ", from there",
     ),
     "held_out": (": which", ", walk", "? get", ", bring", "; let us see", ", we look for"),
 }

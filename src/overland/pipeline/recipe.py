@@ -62,7 +62,7 @@ class QuickstartRecipe(Section):
     sft: SFTSection = SFTSection(steps=600, batch=6, members=3, lr=4e-3, balance_bins=1000, weight_decay=0.01)
     """Supervised tuning on the demonstrations. Small batches, many steps: a tiny model learns by the step."""
     rl: RLSection = RLSection(
-        steps=26,
+        steps=28,
         tasks_per_step=48,
         group_size=8,
         minibatches=3,
