@@ -33,6 +33,11 @@ def test_impossible_minutes_are_refused(minutes: float) -> None:
         quickstart_recipe(None, minutes, [])
 
 
+def test_more_ranks_than_there_is_work_for_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"ranks = 5000: sft.batch = 6 is shared by them; valid: 1 to 6"):
+        quickstart_recipe(None, None, ["ranks=5000"])
+
+
 def test_a_resumed_run_keeps_its_own_recipe(tmp_path: Path) -> None:
     own = quickstart_recipe(None, 2, ["seed=5"])
     (tmp_path / "recipe.toml").write_text(dump_toml(own))

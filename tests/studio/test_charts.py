@@ -37,6 +37,12 @@ def test_ticks_are_evenly_spaced_and_span_the_values(low: float, high: float, co
     assert len(ticks) <= 2 * count + 2
 
 
+def test_the_smallest_figures_have_a_scale() -> None:
+    ticks = nice_ticks(0.0, 3.1e-15)
+    assert ticks == sorted(set(ticks))
+    assert ticks[-1] == 4e-15
+
+
 @given(st.lists(FINITE, min_size=1, max_size=2000))
 def test_thinning_keeps_both_ends_and_every_extreme(values: list[float]) -> None:
     points = [(float(i), v) for i, v in enumerate(values)]

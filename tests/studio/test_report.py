@@ -118,21 +118,21 @@ def test_at_least_ten_trajectories_of_every_kind_can_be_read(page: Page) -> None
     assert set(kinds) == {(d, o) for d in DOMAINS for o in ("solved", "failed")}
     assert sum("open" in e for e in episodes) == 2
     assert "select" in page.text  # a call's arguments
-    assert len(page.having("trained")) > 500
+    assert len(page.having("sampled")) > 500
     assert len(page.having("forced")) > 5
     assert page.having("said think")[:1] or page.having("think")
 
 
 def test_tokens_are_coloured_by_the_mask_and_spell_the_message(finished: Path, page: Page) -> None:
     source = (finished / "report.html").read_text("utf-8")
-    turns = [s for s in re.findall(r'<div class="strip">(.*?)</div>', source, re.S) if "tok trained" in s]
+    turns = [s for s in re.findall(r'<div class="strip">(.*?)</div>', source, re.S) if "tok sampled" in s]
     assert len(turns) > 20
     header = html.escape('<|open|>message role="assistant"<|sep|>')
     for strip in turns:
         tokens = re.findall(r'<span class="(tok[^"]*)"[^>]*>(.*?)</span>', strip, re.S)
         read = "".join(words for kind, words in tokens if kind == "tok")
         assert read == header
-        assert tokens[-1] == ("tok trained", html.escape("<|end_of_msg|>"))
+        assert tokens[-1] == ("tok sampled", html.escape("<|end_of_msg|>"))
 
 
 def test_the_page_asks_the_network_for_nothing(finished: Path, page: Page) -> None:

@@ -49,6 +49,14 @@ def test_a_spike_is_noticed_and_ordinary_noise_is_not() -> None:
     assert alarm.check(301, 1.5) is None
 
 
+def test_ten_times_almost_nothing_is_no_spike() -> None:
+    alarm = LossSpike()
+    for step in range(30):
+        assert alarm.check(step, 3e-4) is None
+    assert alarm.check(30, 6e-3) is None
+    assert alarm.check(31, 0.2) is not None
+
+
 def test_steps_that_are_not_finite_are_skipped_then_stop_the_run() -> None:
     alarm = NonFinite(patience=3)
     for step, (loss, norm) in enumerate([(float("nan"), 1.0), (1.0, float("inf"))]):

@@ -52,10 +52,10 @@ def add_to(app: typer.Typer) -> None:
         given += [f"corpus.text_licence={text_licence}"] if text_licence else []
         given += [f"seed={seed}"] if seed is not None else []
         asked = quickstart_recipe(recipe, minutes, [*given, *changes], continues=out if resume else None)
+        check_text(asked)
         if dry_run:
             print(pipeline.dry_run(asked), end="")
             return
-        check_text(asked)
         resumes_with(shlex.join(["overland", "quickstart", "--out", str(out), "--resume"]))
         summary = pipeline.quickstart(asked, out, resume=resume, no_sandbox=no_sandbox)
         if as_json:

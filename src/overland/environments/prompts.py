@@ -34,8 +34,8 @@ LINKS: Mapping[str, Sequence[str]] = {
         ", go along", ", send", "and then show me", ", i want", "; tell me", "and tell me", ", click along",
         "and find", ", give", ", by", "; name", ", answer with", "and report", ", try", "; share", ":", "- do",
         "and do", "; now", ", the way is", "takes", "with path", ", in order", "along", ", please", "and you get",
-        "; i ask for", ", what about", ", see", ", for me", "; look at", ", looking for", ", we use", "; go to", ", we find",
-        "; with this", "- begin with", ", from there",
+        "; i ask for", ", what about", ", see", ", for me", "; look at", ", looking for", ", we use", "; go to",
+        ", we find", "; with this", "- begin with", ", from there",
     ),
     "held_out": (": which", ", walk", "? get", ", bring", "; let us see", ", we look for"),
 }

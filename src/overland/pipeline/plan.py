@@ -6,11 +6,14 @@ from overland.config import dump_toml
 from overland.pipeline.recipe import QuickstartRecipe
 
 # Measured on two cores of an AMD EPYC (docs/benchmarks.md): CPU seconds.
-TRAIN_TOKENS = 5000  # a second, forward and backward, the nano model
-SAMPLED_TOKENS = 6000  # a second, batched decoding with tools
-EPISODE_TOKENS = 220  # sampled in one episode
-DIALOGUE_TOKENS = 230  # of one demonstration, its shared prefix left out
-CORPUS_SECONDS_PER_MEGABYTE = 1.6
+PRETRAIN_TOKENS = 4200  # a second and rank, the nano model, packed text
+SFT_TOKENS = 2900  # short dialogues
+RL_TOKENS = 3100  # rollouts with their tools, the update and the checkpoints
+EVALUATED_TOKENS = 2500  # rollouts of few tasks, which fill a batch badly
+SERVED_TOKENS = 1100  # over HTTP, by one process
+EPISODE_TOKENS = 180  # sampled in one episode
+DIALOGUE_TOKENS = 265  # of one demonstration, its shared prefix left out
+CORPUS_SECONDS_PER_MEGABYTE = 1.9
 
 
 def dry_run(recipe: QuickstartRecipe) -> str:
@@ -39,9 +42,9 @@ def expected(recipe: QuickstartRecipe) -> dict[str, tuple[int, float]]:
     served = episodes * EPISODE_TOKENS
     return {
         "corpus": (int(recipe.corpus.max_megabytes * 5e5), recipe.corpus.max_megabytes * CORPUS_SECONDS_PER_MEGABYTE),
-        "pretrain": (pretrained, pretrained / TRAIN_TOKENS / ranks + 5),
-        "sft": (dialogues, 1.2 * dialogues / TRAIN_TOKENS / ranks + 5),
-        "rl": (sampled, sampled * (1 / SAMPLED_TOKENS + 0.6 / TRAIN_TOKENS) / ranks),
-        "evaluate": (measured, measured / SAMPLED_TOKENS / ranks),
-        "serve": (served, 2 * served / SAMPLED_TOKENS),
+        "pretrain": (pretrained, pretrained / PRETRAIN_TOKENS / ranks + 5),
+        "sft": (dialogues, dialogues / SFT_TOKENS / ranks + 5),
+        "rl": (sampled, sampled / RL_TOKENS / ranks),
+        "evaluate": (measured, measured / EVALUATED_TOKENS / ranks),
+        "serve": (served, served / SERVED_TOKENS),
     }

@@ -14,7 +14,7 @@ from overland.config import dump_toml
 from overland.pipeline import stages
 from overland.pipeline.recipe import QuickstartRecipe
 from overland.pipeline.stages import Context
-from overland.pipeline.standalone import check_place
+from overland.pipeline.standalone import check_place, make_place
 from overland.runs import RunFolder, atomic_write, peak_bytes, read_json, remove_unfinished, restart_peak
 from overland.studio import write_report
 from overland.train import Ranks, in_ranks
@@ -49,6 +49,7 @@ def quickstart(
     recipe = recipe.seeded()
     check_place(out, recipe, resume)
     choose_sandbox(no_sandbox)
+    make_place(out)
     in_ranks(recipe.ranks, run_stages, recipe, out, resume, no_sandbox)
     write_report(out)
     summary: dict[str, Any] = read_json(out / "summary.json")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from overland.config import Section
 from overland.corpus import CorpusSection
@@ -90,6 +90,18 @@ class QuickstartRecipe(Section):
     """The server that the held-out tasks are run through."""
     evaluate: EvaluateSection = EvaluateSection(tasks=45)
     """How every checkpoint is measured."""
+
+    @model_validator(mode="after")
+    def _something_for_every_rank(self) -> Self:
+        shared = {
+            "pretrain.batch": self.pretrain.batch,
+            "sft.batch": self.sft.batch,
+            "rl.tasks_per_step": self.rl.tasks_per_step,
+        }
+        name, least = min(shared.items(), key=lambda item: item[1])
+        if self.ranks > least:
+            raise ValueError(f"ranks = {self.ranks}: {name} = {least} is shared by them; valid: 1 to {least}")
+        return self
 
     def seeded(self) -> QuickstartRecipe:
         """The same recipe with the run's seed in every stage that has one."""

@@ -6,6 +6,7 @@ Each job leaves a run folder like the quickstart's, with OUT/model in the Huggin
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -222,7 +223,18 @@ def check_place(out: Path, recipe: Section, resume: bool) -> None:
         raise UsageError(f"--resume: this recipe is not the one in {written}; give the same RECIPE and --set as before")
 
 
+def make_place(out: Path) -> None:
+    """Make the run's folder before processes are started for it. Raises UsageError where that is impossible."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot be made or written ({error.strerror}); choose another folder") from error
+
+
 def _open(out: Path, recipe: Section) -> RunFolder:
+    make_place(out)
     run = RunFolder(out)
     atomic_write(out / "recipe.toml", dump_toml(recipe))
     run.write_manifest({"job": type(recipe).__name__.removesuffix("Recipe").lower()})

@@ -180,7 +180,8 @@ def nice_ticks(low: float, high: float, count: int = 5, whole: bool = False) -> 
     if whole:
         step = max(1.0, float(math.ceil(step)))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+    digits = 3 - math.floor(math.log10(step))  # enough for a step of 2.5 times a power of ten
+    return [round(i * step, digits) for i in range(first, last + 1)]
 
 
 def running_mean(points: Sequence[Point], window: int) -> list[Point]:

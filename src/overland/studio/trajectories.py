@@ -65,9 +65,9 @@ def trajectories(run: Stored, colours: Mapping[str, str]) -> str:
         '<option value="solved">solved</option><option value="failed">failed</option>'
         '<option value="unjudged">not judged</option></select></label>'
         '<button id="f-tokens" type="button">show all tokens</button><span id="f-count"></span></div>'
-        '<p class="legend"><span class="tok trained">trained</span> sampled by the model; in training, learned from '
-        '<span class="tok forced">forced</span> put in its mouth at a thinking budget, not learned from '
-        '<span class="tok">read</span> prompt, template or tool result, not learned from</p>'
+        '<p class="legend"><span class="tok sampled">sampled</span> by the model: what training learns from '
+        '<span class="tok forced">forced</span> put in its mouth at a thinking budget, never learned from '
+        '<span class="tok">read</span> prompt, template or tool result, never learned from</p>'
         f'<div id="episodes">{blocks}</div>'
     )
 
@@ -210,10 +210,10 @@ def _tokens(node: Json, forced: set[int], tokenizer: Tokenizer | None, *, opened
         return ""
     words = token_words(ids[:MOST_TOKENS], tokenizer)
     mask = _flags(node.get("mask"), len(ids))
-    drawn = iter(_numbers(node.get("logprobs")))  # one a trained token
+    drawn = iter(_numbers(node.get("logprobs")))  # one a sampled token
     spans = []
     for i, word in enumerate(words):
-        kind = " trained" if mask[i] else " forced" if i in forced else ""
+        kind = " sampled" if mask[i] else " forced" if i in forced else ""
         logprob = next(drawn, None) if mask[i] else None
         known = f", log-probability {logprob:.2f}" if logprob is not None else ""
         # A newline is drawn and then obeyed; a space at a token's end stays visible through the token's own box.
@@ -221,7 +221,7 @@ def _tokens(node: Json, forced: set[int], tokenizer: Tokenizer | None, *, opened
             f'<span class="tok{kind}" title="id {ids[i]}{known}">{text(word).replace(chr(10), "⏎" + chr(10))}</span>'
         )
     left = f" … {len(ids) - len(words)} more" if len(ids) > len(words) else ""
-    counts = f"{len(ids)} tokens, {sum(mask)} trained" + (f", {len(forced)} forced" if forced else "")
+    counts = f"{len(ids)} tokens, {sum(mask)} sampled" + (f", {len(forced)} forced" if forced else "")
     return (
         f'<details class="tokens"{" open" * opened}><summary>{counts}</summary>'
         f'<div class="strip">{"".join(spans)}{left}</div></details>'

@@ -55,14 +55,14 @@ def modes() -> str:
     )
     return (
         f'<div class="modes">Colour tokens by {buttons}'
-        '<p class="key key-mask"><span class="tok trained">trained</span> sampled and learned from &nbsp; '
+        '<p class="key key-mask"><span class="tok sampled">sampled</span> by the model, learned from &nbsp; '
         '<span class="tok forced">forced</span> put there by a budget &nbsp; '
         '<span class="tok">read</span> not learned from</p>'
-        '<p class="key key-logp"><span class="tok trained" style="--u:0">certain</span> &nbsp; '
-        '<span class="tok trained" style="--u:.5">one in twenty</span> &nbsp; '
-        f'<span class="tok trained" style="--u:1">one in four hundred</span> or less, when sampled</p>'
-        '<p class="key key-adv"><span class="tok trained up" style="--a:1">made likelier</span> &nbsp; '
-        '<span class="tok trained down" style="--a:1">made less likely</span> &nbsp; '
+        '<p class="key key-logp"><span class="tok sampled" style="--u:0">certain</span> &nbsp; '
+        '<span class="tok sampled" style="--u:.5">one in twenty</span> &nbsp; '
+        f'<span class="tok sampled" style="--u:1">one in four hundred</span> or less, when sampled</p>'
+        '<p class="key key-adv"><span class="tok sampled up" style="--a:1">made likelier</span> &nbsp; '
+        '<span class="tok sampled down" style="--a:1">made less likely</span> &nbsp; '
         "by the update; stronger is more, against the largest of this episode</p></div>"
     )
 
@@ -138,11 +138,11 @@ def _flow(trace: Json, training: Json, tokenizer: Tokenizer | None) -> Iterator[
             known = f"id {id}, log-probability {logp:.3f}"
             known += f", advantage {advantage:+.3g}" if advantage is not None else ""
             spans.append(
-                f'<span class="tok trained{way}" style="--u:{min(1.0, -logp / UNLIKELY):.2f};--a:{strength:.2f}" '
+                f'<span class="tok sampled{way}" style="--u:{min(1.0, -logp / UNLIKELY):.2f};--a:{strength:.2f}" '
                 f'title="{known}">{shown}</span>'
             )
         role = str((node.get("message") or {}).get("role") or "?")
-        who = f"{text(role)}, {len(ids)} tokens, {sum(mask)} trained"
+        who = f"{text(role)}, {len(ids)} tokens, {sum(mask)} sampled"
         yield f'<div class="message {text(role)}"><div class="who">{who}</div>'
         yield f'<div class="flow">{"".join(spans)}</div></div>'
     if others:

@@ -32,10 +32,14 @@ class Alarm:
 
 
 class LossSpike:
-    """A robust z-score against a running median: a few bad steps neither hide themselves nor raise the bar."""
+    """A robust z-score against a running median: a few bad steps neither hide themselves nor raise the bar.
 
-    def __init__(self, window: int = 64, threshold: float = 8.0, least: int = 16) -> None:
-        self.window, self.threshold, self.least = window, threshold, least
+    A spread under `floor` (nats a token) counts as `floor`: where a tuned model's loss is almost nothing, ten times
+    almost nothing is no reason to wake somebody.
+    """
+
+    def __init__(self, window: int = 64, threshold: float = 8.0, least: int = 16, floor: float = 0.005) -> None:
+        self.window, self.threshold, self.least, self.floor = window, threshold, least, floor
         self.history: list[float] = []
 
     def check(self, step: int, loss: float) -> Alarm | None:
@@ -44,7 +48,7 @@ class LossSpike:
         if len(self.history) >= self.least:
             middle = median(self.history)
             spread = 1.4826 * median(abs(x - middle) for x in self.history)  # a normal's sigma
-            z = (loss - middle) / max(spread, 0.01 * abs(middle), 1e-6)
+            z = (loss - middle) / max(spread, 0.01 * abs(middle), self.floor)
             if z > self.threshold:
                 found = Alarm(
                     step,
