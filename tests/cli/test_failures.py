@@ -42,7 +42,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
             "pretrain.steps = 0",
         ),
         (("quickstart", "--out", "/proc/x/y"), "--out /proc/x/y: cannot be made or written"),
-        (("quickstart", "--text", "none", "--dry-run"), "none: does not exist"),
+        (("quickstart", "--text", "none", "--dry-run"), "none does not exist"),
         (("train", "pretrain", "recipes/pretrain.toml", "--out", "x", "--set", "corpus=no"), "corpus = 'no' is not a"),
         (("train", "sft", "recipes/sft.toml", "--out", "x", "--set", "data=none.jsonl"), "there is no such file"),
         (("train", "sft", "recipes/sft.toml", "--out", "runs"), "--out runs: is not empty; continue it with --resume"),
