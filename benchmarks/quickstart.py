@@ -1,11 +1,12 @@
-"""What the default quickstart reaches on held-out tasks, against two controls given the same CPU seconds.
+"""What the default quickstart reaches on held-out tasks, against three controls given the same CPU seconds.
 
     python -m benchmarks.quickstart --seeds 0 1 2 --json build/benchmarks/quickstart.json [--quick] [--out DIR]
 
-For every seed: the default recipe with 300 held-out tasks a domain; then, from its SFT checkpoint, two controls that
-may use the CPU seconds RL used: more SFT over the same demonstrations, and rejection sampling (SFT on the model's own
-successes, same tasks and rollouts). All checkpoints meet the same tasks, greedy at effort max. No peer library runs
-this job on a CPU, so the controls are the comparison. A seed that is already in DIR is continued, not run again.
+For every seed: the default recipe with 300 held-out tasks a domain; then, from its SFT checkpoint, three controls that
+may use the CPU seconds RL used: more SFT over the same demonstrations; rejection sampling (SFT on that checkpoint's own
+successes); expert iteration (the same, sampled anew by every step's model). All checkpoints meet the same tasks, greedy
+at effort max. No peer library runs this job on a CPU, so the controls are the comparison. A seed that is already in DIR
+is continued, not run again.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from overland.model import load_model, save_model
 from overland.pipeline import QuickstartRecipe, quickstart, recipe_for_minutes
 from overland.pipeline.oracles import oracle_dialogues
 from overland.pipeline.stages import Context, held_out_tasks, policy_for, run_tasks
-from overland.rl import rejection_sampling
+from overland.rl import expert_iteration, rejection_sampling
 from overland.runs import RunFolder, read_json, read_jsonl_zst, write_json, write_jsonl_zst
 from overland.train import Ranks, in_ranks, sft
 
-CONTROLS = ("more_sft", "rejection_sampling")
+CONTROLS = ("more_sft", "rejection_sampling", "expert_iteration")
 
 
 def run_seed(recipe: QuickstartRecipe, out: Path) -> dict[str, Any]:
-    """The quickstart and both controls of one seed; returns its figures."""
+    """The quickstart and the controls of one seed; returns its figures."""
     resume = (out / "recipe.toml").exists()
     summary = quickstart(recipe, out, resume=resume)
     for control in CONTROLS:
@@ -71,9 +72,8 @@ def run_control(ranks: Ranks, control: str, recipe: QuickstartRecipe, out: Path,
     else:
         tasksets = {name: load_environment(name) for name in STARTERS}
         engine = Engine(model, max_batch=recipe.rl.live_episodes)
-        rejection_sampling(
-            model, engine, tokenizer, tasksets, recipe.rl, run, budget, sandbox=source.sandbox()
-        )  # fmt: skip
+        learn = {"rejection_sampling": rejection_sampling, "expert_iteration": expert_iteration}[control]
+        learn(model, engine, tokenizer, tasksets, recipe.rl, run, budget, sandbox=source.sandbox())
     if ranks.writes:
         save_model(model, run.model)
     engine = Engine(model.eval(), max_batch=recipe.evaluate.concurrency)

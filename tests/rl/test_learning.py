@@ -7,12 +7,13 @@ group: the same amount of gradient with no information in it.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from overland.rl import RLSection, rejection_sampling, train_rl
+from overland.rl import RLResult, RLSection, expert_iteration, rejection_sampling, train_rl
 from overland.rl.section import EffortSection, EffortsSection, WatchdogSection
 from overland.runs import RunFolder
 
@@ -62,10 +63,13 @@ def test_success_rises_with_true_rewards_and_not_with_shuffled_ones(started: Tin
 
 
 @pytest.mark.slow
-def test_rejection_sampling_learns_within_its_processor_seconds(started: TinyTransformer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("control", [rejection_sampling, expert_iteration])
+def test_a_control_learns_within_its_processor_seconds(
+    control: Callable[..., RLResult], started: TinyTransformer, tmp_path: Path
+) -> None:
     model = copy.deepcopy(started)
     run = RunFolder(tmp_path)
-    result = rejection_sampling(model, None, None, {}, SECTION, run, cpu_seconds=2.0, rollouts=ToyRollouts(model, 8))
+    result = control(model, None, None, {}, SECTION, run, cpu_seconds=2.0, rollouts=ToyRollouts(model, 8))
     assert result.stopped == "cpu_seconds"
     assert 2.0 <= result.cpu_seconds < 4.0
     assert evaluate(model) > evaluate(started) + 0.1

@@ -16,7 +16,7 @@ from overland.rl.algorithms import (
     Successes,
 )
 from overland.rl.budgets import Budgets
-from overland.rl.controls import rejection_sampling
+from overland.rl.controls import expert_iteration, rejection_sampling
 from overland.rl.correction import CorrectionSection
 from overland.rl.curriculum import Curriculum, Order, PassRates
 from overland.rl.loss import LossFigures, policy_loss, sample_weights
@@ -65,6 +65,7 @@ __all__ = [
     "Successes",
     "WatchdogSection",
     "Watchdogs",
+    "expert_iteration",
     "policy_loss",
     "rejection_sampling",
     "sample_weights",
