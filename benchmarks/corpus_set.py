@@ -15,8 +15,8 @@ planted:
   5-grams, which `corpus_throughput` computes with Python sets.
 - `spans.parquet`: 2,000 passages of 60 to 200 words of one document (the donor) put between the lines of a later one
   (the host), at 0, 2 and 5 % of edits: host, start, end (bytes of the text), donor, donor_start, donor_end, level, kind
-  (edit: substitutions, insertions and deletions in equal parts; reordered: thirds exchanged as well; reformatted: lines
-  broken anew, `markup`: words put between asterisks and backquotes).
+  (words: substitutions; insert; delete; edit: all three in equal parts, as they are in the kinds that follow;
+  reordered: thirds exchanged; reformatted: lines broken anew; markup: words put between asterisks and backquotes).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ KINDS = (
     *("words 1%", "words 2%", "words 5%", "insert 2%", "delete 2%", "reorder", "rewrap", "boilerplate"),
     *("markup", "cut off"),
 )
-SPAN_KINDS = ("edit", "reordered", "reformatted", "markup")
+SPAN_KINDS = ("words", "insert", "delete", "edit", "reordered", "reformatted", "markup")
 LEVELS = (0.0, 0.02, 0.05)
-FORMAT = 3
+FORMAT = 4
 
 
 def plain(raw: bytes, name: str) -> str | None:
@@ -245,9 +245,9 @@ def passage(text: str, kind: str, level: float, rng: random.Random, spare: list[
         return None
     first = rng.randrange(len(words) - size)
     start, end = words[first].start(), words[first + size - 1].end()
+    if kind in ("words", "insert", "delete", "edit"):
+        return keep_layout(text[start:end], level, kind, rng, spare), start, end
     out = edited(text[start:end].split(), level, "edit", rng, spare)
-    if kind == "edit":
-        return keep_layout(text[start:end], level, "edit", rng, spare), start, end
     if kind == "reordered":
         third = len(out) // 3
         out = out[third : 2 * third] + out[:third] + out[2 * third :]
@@ -266,7 +266,7 @@ def plant_spans(
     truth: list[dict[str, object]] = []
     while len(truth) < count and len(free) > 1:
         donor, host = sorted((free.pop(), free.pop()))
-        level, kind = LEVELS[len(truth) % 3], SPAN_KINDS[len(truth) // 3 % 4]
+        level, kind = LEVELS[len(truth) % 3], SPAN_KINDS[len(truth) // 3 % len(SPAN_KINDS)]
         found = passage(documents[donor]["text"], kind, level, rng, spare)
         if found is None:
             continue

@@ -28,8 +28,8 @@ def build(
         None, help="A recipe (TOML) with a [corpus] table. Without one: the defaults."
     ),
     out: Path = typer.Option(..., "--out", help="The corpus folder to write."),
-    text: list[Path] = typer.Option(
-        [], "--text", metavar="DIR", help="A folder with text; the standard library is then left out."
+    text: list[str] = typer.Option(
+        [], "--text", metavar="DIR|URL", help="A folder with text, or a URL; the standard library is then left out."
     ),
     licences: str | None = typer.Option(None, "--licences", help="Licence profile: cc or none."),
     changes: list[str] = SET,
@@ -40,7 +40,7 @@ def build(
     from overland.config import load_recipe
     from overland.pipeline.standalone import CorpusRecipe
 
-    given = [f"corpus.text={[str(folder) for folder in text]!r}", "corpus.stdlib=false"] if text else []
+    given = [f"corpus.text={text!r}", "corpus.stdlib=false"] if text else []
     given += [f"corpus.licences={licences}"] if licences else []
     section = load_recipe(CorpusRecipe, recipe, [*given, *changes]).corpus
     report = corpus.build(section, out)

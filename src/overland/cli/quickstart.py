@@ -28,8 +28,8 @@ def add_to(app: typer.Typer) -> None:
         minutes: float | None = typer.Option(None, "--minutes", help="Scale the work to about so many minutes."),
         seed: int | None = typer.Option(None, "--seed", help="Seed of everything that is drawn."),
         resume: bool = typer.Option(False, "--resume", help="Continue the run in --out after a stop or a kill."),
-        text: list[Path] = typer.Option(
-            [], "--text", metavar="DIR", help="A folder with text of your own. Repeatable."
+        text: list[str] = typer.Option(
+            [], "--text", metavar="DIR|URL", help="A folder with text of your own, or a URL. Repeatable."
         ),
         text_licence: str | None = typer.Option(None, "--text-licence", help="SPDX licence of files that state none."),
         changes: list[str] = SET,
@@ -48,7 +48,7 @@ def add_to(app: typer.Typer) -> None:
         from overland.pipeline.asked import check_text, quickstart_recipe
         from overland.pipeline.summary import summary_table
 
-        given = [f"corpus.text={[str(folder) for folder in text]!r}"] if text else []
+        given = [f"corpus.text={text!r}"] if text else []
         given += [f"corpus.text_licence={text_licence}"] if text_licence else []
         given += [f"seed={seed}"] if seed is not None else []
         asked = quickstart_recipe(recipe, minutes, [*given, *changes], continues=out if resume else None)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from overland.corpus.evidence import FolderEvidence, is_evidence_file, read_folder_evidence
-from overland.corpus.remote import RemoteFile, os_errors
+from overland.corpus.remote import RemoteFile, file_system, os_errors
 from overland.corpus.section import SourceSection
 from overland.errors import OverlandError, UsageError
 
@@ -75,9 +75,7 @@ class Source:
 
     @cached_property
     def _filesystem(self) -> Any:
-        import fsspec
-
-        return fsspec.core.url_to_fs(self.root)
+        return file_system(str(self.root))
 
     def open(self, path: str) -> BinaryIO:
         """One of its files for reading. Raises OSError."""
@@ -252,6 +250,9 @@ def _walk(source: Source, root: Path, suffixes: frozenset[str], without: frozens
 
     for folder, folders, names in os.walk(root, onerror=refused):
         folders[:] = sorted(name for name in folders if name not in without)
+        links = sum(os.path.islink(os.path.join(folder, name)) for name in folders)
+        if links and not follow_files:
+            source.skipped["symbolic link"] += links
         for name in sorted(names):
             path = os.path.join(folder, name)
             relative = os.path.relpath(path, root).replace(os.sep, "/")
