@@ -21,7 +21,7 @@ import torch
 
 from overland.model import load_model
 from tests.peers.engines import LLAMA_CPP, MLX, Beside, against_llama_cpp, against_mlx, prompts, small, words
-from tests.peers.test_engines import FAMILIES
+from tests.peers.test_engines import FAMILIES, K3
 from tests.tiny import tiny
 
 
@@ -35,7 +35,7 @@ def rows(quick: bool) -> Iterator[tuple[str, str, Beside]]:
             yield "mlx-lm", "Kimi K3, nano", against_mlx(nano, prompts(nano.config.vocab_size), _made(scratch))
         if LLAMA_CPP.exists():
             tokenizer = words()
-            kimi = ("kimi_k3", "kimi_k3, one epsilon", "kimi_k3, nano")
+            kimi = ("kimi_k3, heads of 8", *K3)
             runs = [(case, "float32") for case in (kimi if quick else (*kimi, *FAMILIES))]
             for case, dtype in [*runs, ("kimi_k3, nano", "bfloat16")]:
                 found = against_llama_cpp(small(case, tokenizer), tokenizer, _made(scratch), dtype)

@@ -5,6 +5,7 @@ Write it anew, in an environment with mlx-vlm (`make peers` makes it):  python -
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,9 +19,12 @@ from torch import Tensor
 
 from overland.model import load_model, save_model
 from overland.model.vision import Images, token_counts
+from overland.model.vision.preprocess import Preprocessing
+from overland.runs import atomic_write
 
 FOLDER = Path(__file__).parent / "data" / "k3_vision"
 SCRIPT = Path(__file__).parents[1] / "peers" / "mlx_vlm_k3.py"
+PATCHES = Preprocessing(patch=2, most_patches=40, most_per_side=12, background="white")
 GRIDS = ((1, 4, 6), (1, 2, 2), (2, 6, 4), (1, 6, 10))
 
 
@@ -53,6 +57,7 @@ def write_case(folder: Path) -> None:
     from tests.tiny import MEDIA, drawn, with_vision
 
     save_model(drawn(with_vision(), torch.float32), folder)
+    atomic_write(folder / "preprocessor_config.json", json.dumps(PATCHES.to_dict(), indent=2) + "\n")
     generator = torch.Generator().manual_seed(0)
     patches = torch.randn(sum(t * h * w for t, h, w in GRIDS), 3, 2, 2, generator=generator)
     ids: list[int] = []

@@ -15,6 +15,8 @@ from tiny import TINY, drawn, random_ids, tiny, with_vision
 from model.test_families import CASES
 from overland.errors import BrokenFileError, UsageError
 from overland.model import Decoder, DecoderConfig, load_model, save_model
+from overland.model.convert import convert_folder
+from overland.model.vision.preprocess import Preprocessing
 
 
 @pytest.fixture
@@ -148,6 +150,44 @@ def test_text_and_vision_are_saved_as_released_and_read_back(tmp_path: Path, tex
     half = load_model(tmp_path, torch.bfloat16)
     assert half.mm_projector is not None
     assert half.mm_projector.post_norm.weight.dtype == torch.bfloat16
+
+
+def test_the_released_way_to_patches_goes_along_and_comes_back(tmp_path: Path) -> None:
+    model = drawn(with_vision(), torch.float32)
+    save_model(model, tmp_path / "src")
+    file = tmp_path / "src" / "preprocessor_config.json"
+    assert json.loads(file.read_text()) == {
+        "media_proc_cfg": {
+            "patch_size": 2,
+            "merge_kernel_size": 2,
+            "in_patch_limit": 65536,
+            "patch_limit_on_one_side": 512,
+            "fixed_output_tokens": None,
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+        }
+    }
+    assert Preprocessing.of_folder(tmp_path / "src", model.config.vision) == Preprocessing(patch=2)
+    own = Preprocessing(patch=2, most_patches=99, std=(0.25, 0.5, 0.5), background="gray")
+    file.write_text(json.dumps({**own.to_dict(), "auto_map": {"AutoImageProcessor": "theirs.py"}}))
+    before = file.read_text()
+    convert_folder(tmp_path / "src", tmp_path / "dst")
+    save_model(model, tmp_path / "src")
+    for folder in ("src", "dst"):  # what is there is kept
+        assert (tmp_path / folder / file.name).read_text() == before
+        assert Preprocessing.of_folder(tmp_path / folder, model.config.vision) == own
+    file.write_text(json.dumps(Preprocessing().to_dict()))
+    for write in (
+        lambda: save_model(model, tmp_path / "src"),
+        lambda: convert_folder(tmp_path / "src", tmp_path / "x"),
+    ):
+        with pytest.raises(
+            UsageError, match=r"patch_size = 14, merge_kernel_size = \[2, 2\]; valid: 2, \[2, 2\], as in"
+        ):
+            write()
+    assert not (tmp_path / "x").exists()
+    save_model(tiny(torch.float32), tmp_path / "text")
+    assert not (tmp_path / "text" / file.name).exists()
 
 
 def test_a_wrong_tensor_of_the_tower_is_named(tmp_path: Path) -> None:

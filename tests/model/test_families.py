@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model.widened import widened
 from overland.model import Decoder, DecoderConfig, load_model, save_model
 from overland.model.checkpoint import released_tensors
+from tests.model.widened import widened
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from overland.chat import Tokenizer, build_tokenizer
 from overland.corpus.bpe import CL100K_PATTERN, K3_PATTERN, PATTERN, train_bpe
@@ -78,6 +79,26 @@ def test_matrices_are_cast_and_what_must_be_wide_is_not(tmp_path: Path) -> None:
     narrow = {name for name, value in tensors.items() if value.dtype == torch.bfloat16}
     assert not any(tensors[name].ndim < 2 or "conv1d" in name or "ffn_gate_inp" in name for name in narrow)
     assert tensors["blk.0.ssm_a"].dtype == torch.float32
+
+
+def test_latents_with_an_epsilon_of_their_own_are_scaled_to_the_files_one(tmp_path: Path) -> None:
+    """What llama.cpp does with the file's tensors, written out: norm with the one epsilon, then multiply."""
+    model = tiny(torch.float32, rms_norm_eps=1e-2, latent_norm_eps=1e-4)
+    tensors, fields = exported(model, tmp_path, "bfloat16")
+    one = fields["kimi-k3.attention.layer_norm_rms_epsilon"]
+    ours = {name: value.bfloat16().double() for name, value in model.state_dict().items()}
+    x = torch.randn(5, model.config.hidden_size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for ending, theirs, rows in (("q_a_proj", "attn_q_a", None), ("kv_a_proj_with_mqa", "attn_kv_a_mqa", 8)):
+        plain = x @ ours[f"model.layers.1.self_attn.{ending}.weight"].T
+        scaled = x @ tensors[f"blk.1.{theirs}.weight"].double().T
+        assert_close(normed(scaled[:, :rows], one), normed(plain[:, :rows], 1e-4), rtol=1e-6, atol=1e-7)
+        assert not torch.allclose(normed(plain[:, :rows], one), normed(plain[:, :rows], 1e-4), rtol=1e-4)
+        if rows is not None:
+            assert_close(scaled[:, rows:], plain[:, rows:])
+
+
+def normed(x: Tensor, eps: float) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
 def test_prediction_blocks_and_vision_are_left_out(tmp_path: Path) -> None:

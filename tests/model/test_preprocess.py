@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tiny import with_vision
 
-from model.k3_vision import FOLDER
+from model.k3_vision import FOLDER, PATCHES
 from overland.errors import BrokenFileError, UsageError
 from overland.model import DecoderConfig
 from overland.model.vision.preprocess import Preprocessing, open_image, preprocess
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed (pip install 'overland[vision]')")
-SMALL = Preprocessing(patch=2, most_patches=40, most_per_side=12, background="white")
 
 
 def png(width: int, height: int, mode: str = "RGB") -> bytes:
@@ -32,10 +31,12 @@ def png(width: int, height: int, mode: str = "RGB") -> bytes:
 
 def test_patches_are_mlx_vlms() -> None:
     inputs, expected = load_file(FOLDER / "inputs.safetensors"), load_file(FOLDER / "expected.safetensors")
+    how = Preprocessing.of_folder(FOLDER)
+    assert how == PATCHES
     pictures = [name for name in inputs if name.startswith("picture.")]
     assert len(pictures) == 6
     for name in pictures:
-        found = preprocess(Image.fromarray(inputs[name].numpy()), SMALL)
+        found = preprocess(Image.fromarray(inputs[name].numpy()), how)
         assert [list(found.grids[0])] == expected[f"grid.{name}"].tolist(), name
         assert torch.equal(found.patches, expected[f"patches.{name}"]), name
 
@@ -75,6 +76,10 @@ def test_a_folder_may_say_otherwise(tmp_path: Path) -> None:
         ({"patch_size": 0}, r"preprocessor_config\.json: patch_size = 0; valid: a positive"),
         ({"in_patch_limit": "many"}, "in_patch_limit = 'many'"),
         ({"image_std": [0.5, 0, 0.5]}, r"image_std = \[0.5, 0, 0.5\]"),
+        ({"image_mean": 0.5}, "image_mean = 0.5, .*; valid: two sides, three means"),
+        ({"merge_kernel_size": 2.5}, "merge_kernel_size = 2.5, .*; valid: two sides"),
+        ({"merge_kernel_size": [2, 0]}, r"merge_kernel_size = \[2, 0\], .*; valid: two sides"),
+        ({"transparent_bg_config": "pink"}, "pattern = 'pink'; valid: black, gray, white"),
         ({"transparent_bg_config": {"pattern": "pink"}}, "pattern = 'pink'; valid: black, gray, white"),
     ):
         file.write_text(json.dumps(fields))

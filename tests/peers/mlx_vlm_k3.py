@@ -1,8 +1,9 @@
 """Run inside a virtual environment that has mlx and mlx-vlm 0.7.10 (MIT): its Kimi K3 on a model folder of ours.
 
-python mlx_vlm_k3.py FOLDER     reads config.json, model.safetensors and inputs.safetensors (ids, targets, patches,
-                                grids, and pictures [H, W, 3 or 4] uint8), writes expected.safetensors: features,
-                                logits, loss, vision's gradients, and patches and grid of every picture
+python mlx_vlm_k3.py FOLDER     reads config.json, preprocessor_config.json, model.safetensors and inputs.safetensors
+                                (ids, targets, patches, grids, and pictures [H, W, 3 or 4] uint8), writes
+                                expected.safetensors: features, logits, loss, vision's gradients, and patches and grid
+                                of every picture
 
 Only the model's files are loaded, by their place: mlx, Pillow and Transformers are all that has to be beside them.
 """
@@ -29,6 +30,16 @@ def model_module() -> Any:
         sys.modules[name] = package
     parts = ("config", "kimi_k3", "processing_kimi_k3")
     return types.SimpleNamespace(**{p: importlib.import_module(f"mlx_vlm.models.kimi_k3.{p}") for p in parts})
+
+
+def processor(peer: Any, folder: Path) -> Any:
+    """Its image processor as our preprocessor_config.json asks, read as its from_pretrained does."""
+    said = json.loads((folder / "preprocessor_config.json").read_text("utf-8"))["media_proc_cfg"]
+    merge = said["merge_kernel_size"]
+    said |= {"merge_kernel_size": [merge, merge] if isinstance(merge, int) else merge}
+    names = ("patch_size", "in_patch_limit", "patch_limit_on_one_side", "image_mean", "image_std", "merge_kernel_size")
+    kept = {name: said[name] for name in (*names, "transparent_bg_config")}
+    return peer.processing_kimi_k3.KimiK3ImageProcessor(**kept)
 
 
 def main(folder: Path) -> None:
@@ -78,9 +89,7 @@ def main(folder: Path) -> None:
         out[f"gradient.{name}"] = turned
     for name, picture in inputs.items():
         if name.startswith("picture."):
-            how = peer.processing_kimi_k3.KimiK3ImageProcessor(
-                patch_size=2, in_patch_limit=40, patch_limit_on_one_side=12, transparent_bg_config={"pattern": "white"}
-            )
+            how = processor(peer, folder)
             made = how([Image.fromarray(np.array(picture))])
             out[f"patches.{name}"], out[f"grid.{name}"] = made["pixel_values"], made["grid_thws"]
     mx.save_safetensors(str(folder / "expected.safetensors"), {name: mx.contiguous(v) for name, v in out.items()})

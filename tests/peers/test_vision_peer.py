@@ -19,7 +19,7 @@ PYTHON = Path(os.environ.get("OVERLAND_MLX_VLM_PEER", Path.home() / ".cache/over
 
 @pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with mlx-vlm at {PYTHON}; see make peers")
 def test_mlx_vlm_still_says_what_the_golden_file_says(tmp_path: Path) -> None:
-    for name in ("config.json", "model.safetensors", "inputs.safetensors"):
+    for name in ("config.json", "preprocessor_config.json", "model.safetensors", "inputs.safetensors"):
         shutil.copy(FOLDER / name, tmp_path)
     run_peer(PYTHON, tmp_path)
     live, golden = (load_file(folder / "expected.safetensors") for folder in (tmp_path, FOLDER))

@@ -46,6 +46,8 @@ def info(
         print(f"                      {found.bytes_mxfp4:,} with the routed experts in MXFP4")
     if found.release is not None:
         print(f"                      {found.release.bytes:,} as released, vision and padding included")
+    if found.weight_files is not None:
+        print(f"weights               {found.weight_files} file{'s' * (found.weight_files > 1)}, as the config asks")
     print(f"family                {found.family}")
     print(f"layers                {found.layers}")
     print(f"cache                 {found.cache_bytes_per_token:,} bytes a token, in {dtype}")

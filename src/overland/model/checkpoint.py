@@ -28,6 +28,8 @@ from overland.model.families import FAMILIES, Piece, pieces, read_config, write_
 from overland.model.families.tensors import PADDED, TEXT, WIDE
 from overland.model.packed import Halves, Keep, check_pairs, finite, matrix_of
 from overland.model.presets import PRESETS, preset
+from overland.model.vision.preprocess import CONFIG as PREPROCESSING
+from overland.model.vision.preprocess import Preprocessing
 from overland.runs import atomic_write
 
 INDEX = "model.safetensors.index.json"
@@ -45,12 +47,15 @@ def released_tensors(config: DecoderConfig, state: Mapping[str, Tensor]) -> Iter
 def save_model(model: Decoder, directory: str | os.PathLike[str], shard_bytes: int = SHARD_BYTES) -> None:
     """Write config.json and the weights into `directory`, each file atomically. Tensors keep their dtype.
 
-    Up to `shard_bytes` one model.safetensors, beyond that numbered shards and their index. Raises UsageError, before
-    anything is written, where the family's layout has no place for a part of the model.
+    Up to `shard_bytes` one model.safetensors, beyond that numbered shards and their index; for a model with vision also
+    preprocessor_config.json, unless one is there. Raises UsageError, before anything is written, where the family's
+    layout has no place for a part of the model, or that file's patches are not the model's.
     """
     config = json.dumps(write_config(model.config), indent=2) + "\n"
     _check_savable(model)
     directory = Path(directory)
+    vision = model.config.vision
+    how = None if vision is None else Preprocessing.of_folder(directory, vision)
     directory.mkdir(parents=True, exist_ok=True)
     state = model.state_dict()
     plan = _plan_shards(model.config, state, shard_bytes)
@@ -67,6 +72,8 @@ def save_model(model: Decoder, directory: str | os.PathLike[str], shard_bytes: i
         total = sum(_bytes(piece, state) for shard in plan for piece in shard)
         index = {"metadata": {"total_size": total}, "weight_map": names}
         atomic_write(directory / INDEX, json.dumps(index, indent=2) + "\n")
+    if how is not None and not (directory / PREPROCESSING).is_file():
+        atomic_write(directory / PREPROCESSING, json.dumps(how.to_dict(), indent=2) + "\n")
     atomic_write(directory / "config.json", config)
 
 
@@ -105,6 +112,20 @@ def load_config(directory: str | os.PathLike[str]) -> DecoderConfig:
         if isinstance(part, dict):
             part.pop("quantization_config", None)  # says how the file is packed; the model in memory is not
     return read_config(fields, str(file))
+
+
+def without_memory(config: DecoderConfig, source: object) -> Decoder:
+    """The model on the meta device. Raises UsageError naming `source` where sizes go beyond what can be counted."""
+    try:
+        with torch.device("meta"):
+            return Decoder(config)
+    except RuntimeError as error:  # torch's own, of a tensor with more than 2^63 bytes
+        raise UsageError(f"{source}: the sizes are too large for any machine ({str(error).splitlines()[0]})") from None
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether a folder holds weights or their index, and not a config.json alone."""
+    return (directory / INDEX).is_file() or any(directory.glob("model*.safetensors"))
 
 
 def check_folder(directory: str | os.PathLike[str]) -> tuple[DecoderConfig, dict[str, Piece], list[Path]]:
@@ -154,8 +175,7 @@ def _read_folder(directory: Path, dtype: torch.dtype, device: torch.device, keep
 def _survey(directory: Path) -> tuple[DecoderConfig, Decoder, dict[str, Piece], list[Path], dict[str, Header]]:
     """Config, a model without memory, the pieces wanted, the files, and what their headers say, checked."""
     config = load_config(directory)
-    with torch.device("meta"):
-        model = Decoder(config)
+    model = without_memory(config, directory / "config.json")
     everything = list(pieces(FAMILIES[config.family], config, model.state_dict()))
     wanted = {piece.name.removeprefix(TEXT): piece for piece in everything if not piece.copy}
     copies = {piece.name.removeprefix(TEXT) for piece in everything if piece.copy}

@@ -7,18 +7,25 @@ Source: reference/architecture.md §1; the released configs of each family.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MixerName = Literal["kda", "mla", "dsa", "gqa"]
 FeedForwardName = Literal["dense", "moe"]
 
 
-class Section(BaseModel):
-    """Frozen, and a field that is not known is an error."""
+MOST = 2**31 - 1  # of anything: what is larger is a slip, and would be tried for hours
+MOST_LAYERS, MOST_EXPERTS = 10_000, 65_536  # of which every one is made and named
+PositiveInt = Annotated[int, Field(strict=True, gt=0, le=MOST)]
+NonNegativeInt = Annotated[int, Field(strict=True, ge=0, le=MOST)]
+Positive = Annotated[float, Field(gt=0)]
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+class Section(BaseModel):
+    """Frozen, and a field that is not known is an error; a number is one, neither NaN nor without end."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LayerConfig(Section):
@@ -32,17 +39,17 @@ class LayerConfig(Section):
 class RopeConfig(Section):
     """Rotary positions. `kind` is how frequencies are stretched beyond the `original_context`."""
 
-    theta: float
+    theta: Positive
     kind: Literal["default", "linear", "llama3", "yarn"] = "default"
-    factor: float = 1.0
+    factor: Positive = 1.0
     original_context: PositiveInt | None = None
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
     mscale: float | None = None
     mscale_all_dim: float | None = None
-    attention_factor: float | None = None
+    attention_factor: Positive | None = None
     truncate: bool = True
 
     @model_validator(mode="after")
@@ -71,7 +78,7 @@ class MLAConfig(Section):
     nope_dim: PositiveInt
     rope_dim: NonNegativeInt
     value_dim: PositiveInt
-    norm_eps: float = 1e-6
+    norm_eps: Positive = 1e-6
     output_gate: bool = False
     rotate: bool = True
     interleaved: bool = True
@@ -84,7 +91,7 @@ class IndexerConfig(Section):
     heads: PositiveInt
     head_dim: PositiveInt
     topk: PositiveInt = 2048
-    norm_eps: float = 1e-5
+    norm_eps: Positive = 1e-5
     rotate: bool = False
 
 
@@ -112,16 +119,16 @@ class ActivationConfig(Section):
     """The gated product of a feed-forward: `swiglu`, `situ` with its two caps, or gpt-oss's `clamped_swiglu`."""
 
     kind: Literal["swiglu", "situ", "clamped_swiglu"] = "swiglu"
-    gate_cap: float = 4.0
-    up_cap: float = 25.0
+    gate_cap: Positive = 4.0
+    up_cap: Positive = 25.0
     alpha: float = 1.702
-    limit: float = 7.0
+    limit: Positive = 7.0
 
 
 class MoEConfig(Section):
     """Routed experts, full-width (`latent` None) or in a latent, beside `shared` ones of the same width."""
 
-    experts: PositiveInt
+    experts: Annotated[int, Field(strict=True, gt=0, le=MOST_EXPERTS)]
     top_k: PositiveInt
     width: PositiveInt
     shared: NonNegativeInt = 0
@@ -161,14 +168,14 @@ class VisionConfig(Section):
     grid_height: PositiveInt
     grid_width: PositiveInt
     frames: PositiveInt = 4
-    layers: PositiveInt
+    layers: Annotated[int, Field(strict=True, gt=0, le=MOST_LAYERS)]
     width: PositiveInt
     mlp_width: PositiveInt
     heads: PositiveInt
     qkv_width: PositiveInt
     merge: tuple[PositiveInt, PositiveInt] = (2, 2)
-    norm_eps: float = 1.1920929e-07
-    projector_eps: float = 1e-5
+    norm_eps: Positive = 1.1920929e-07
+    projector_eps: Positive = 1e-5
     media_token_id: NonNegativeInt
     extra: dict[str, Any] = {}
 
@@ -198,7 +205,7 @@ class DecoderConfig(Section):
     layers: tuple[LayerConfig, ...]
     dense_width: PositiveInt | None = None
     activation: ActivationConfig = ActivationConfig()
-    rms_norm_eps: float = 1e-5
+    rms_norm_eps: Positive = 1e-5
     attn_res_block: PositiveInt | None = None
     rope: RopeConfig | None = None
     kda: KDAConfig | None = None
@@ -208,7 +215,7 @@ class DecoderConfig(Section):
     moe: MoEConfig | None = None
     vision: VisionConfig | None = None
     mlp_bias: bool = False
-    mtp_layers: NonNegativeInt = 0
+    mtp_layers: Annotated[int, Field(strict=True, ge=0, le=MOST_LAYERS)] = 0
     mtp_before_norm: bool = False
     max_position_embeddings: PositiveInt = 4096
     initializer_range: float = 0.02

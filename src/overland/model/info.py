@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from overland.errors import UsageError
-from overland.model.checkpoint import load_config
+from overland.model.checkpoint import check_folder, has_weights, load_config, without_memory
 from overland.model.config import DecoderConfig
 from overland.model.decoder import Decoder
 from overland.model.families import FAMILIES
@@ -50,6 +50,10 @@ class ModelInfo:
 
     source: str
     family: str
+    weight_files: int | None
+    """Of a folder: how many files hold the weights, whose names, shapes and types are those of the config. None for a
+    preset, and where there is a config.json alone.
+    """
     parameters: int
     active: int
     active_without_input_embedding: int
@@ -75,11 +79,11 @@ class ModelInfo:
 
 
 def describe(source: str | os.PathLike[str], dtype: str = "float32", at_context: int | None = None) -> ModelInfo:
-    """Describe a preset or a model folder; of a folder only config.json is read.
+    """Describe a preset or a model folder; of a folder config.json is read, and the headers of the weights it holds.
 
     `dtype` is that of activations, so of the caches; KDA's state keeps float32 at least, as in a real run.
     `at_context` is the number of tokens that a cache is counted for, the model's whole context if None.
-    Raises UsageError for an unknown name, type or context, BrokenFileError for a damaged config.json.
+    Raises UsageError for an unknown name, type or context, BrokenFileError for a damaged config.json or weight file.
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype = {dtype!r}; valid: {', '.join(DTYPES)}")
@@ -87,8 +91,9 @@ def describe(source: str | os.PathLike[str], dtype: str = "float32", at_context:
     tokens = config.max_position_embeddings if at_context is None else at_context
     if not 1 <= tokens <= config.max_position_embeddings:
         raise UsageError(f"context = {tokens} tokens; valid: 1 to {config.max_position_embeddings} for {source}")
-    with torch.device("meta"):
-        model = Decoder(config).to(getattr(torch, dtype))
+    folder = Path(source)
+    files = check_folder(folder)[2] if folder.exists() and has_weights(folder) else None
+    model = without_memory(config, source).to(getattr(torch, dtype))
     components = count_components(model)
     total = sum(components.values())
     routed = components.get("routed experts", 0)
@@ -104,6 +109,7 @@ def describe(source: str | os.PathLike[str], dtype: str = "float32", at_context:
     return ModelInfo(
         source=str(source),
         family=config.family,
+        weight_files=None if files is None else len(files),
         parameters=total,
         active=active,
         active_without_input_embedding=active - components["embedding"],

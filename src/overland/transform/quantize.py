@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,12 @@ from torch import Tensor
 from overland import kernels
 from overland.errors import BrokenFileError, OverlandError, UsageError
 from overland.model import Decoder, DecoderConfig
-from overland.model.checkpoint import INDEX, check_folder
-from overland.model.convert import copy_companions
+from overland.model.checkpoint import INDEX, check_folder, without_memory
+from overland.model.convert import check_new, copy_companions, new_folder
 from overland.model.families import FAMILIES, Piece
 from overland.model.families.tensors import TEXT
 from overland.model.packed import Pair
-from overland.runs import atomic_write, explain_disk_errors, read_json, replace_folder, write_json
+from overland.runs import atomic_write, read_json, write_json
 from overland.transform.quant_report import QuantReport, TensorError
 from overland.transform.targets import EXPERTS, chosen_linears
 
@@ -95,8 +94,7 @@ def quantize_folder(
     unknown rule or target, and widths that 32 does not divide; BrokenFileError naming what is wrong in `src`.
     """
     src, dst = Path(src), Path(dst)
-    if dst.exists() and not (dst.is_dir() and not any(dst.iterdir())):
-        raise UsageError(f"DST = '{dst}' exists and is not an empty folder; name a new one")
+    check_new(dst)
     if not (src / "config.json").is_file():
         raise UsageError(f"SRC = '{src}' is not a model folder: it has no config.json")
     if rule not in kernels.MXFP4_CHOICES:
@@ -110,23 +108,19 @@ def quantize_folder(
     chosen = _chosen(config, wanted, targets, src / "config.json")
     stacked = FAMILIES[config.family].experts.fused
 
-    dst = dst.resolve()
-    temporary = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
     errors: dict[str, TensorError] = {}
     names: dict[str, str] = {}
     before = total = 0
-    try:
-        with explain_disk_errors(dst):
-            temporary.mkdir(parents=True)
-            copy_companions(src, temporary)
+    with new_folder(dst) as temporary:
+        copy_companions(src, temporary)
         for file in files:
             out: dict[str, Tensor] = {}
             for name, weight in _tensors(file):
+                _check_finite(name, weight, file)
                 piece = chosen.get(name.removeprefix(TEXT))
                 if piece is None:
                     out[name] = weight
                     continue
-                _check_finite(name, weight, file)
                 pair = Pair.of(weight, rule, stacked and ".experts." in piece.ours)
                 out |= pair.released(name)
                 error = TensorError.between(piece.ours, weight, pair.decoded())
@@ -139,10 +133,6 @@ def quantize_folder(
             index = {"metadata": {"total_size": total}, "weight_map": names}
             atomic_write(temporary / INDEX, json.dumps(index, indent=2) + "\n")
         write_json(temporary / "config.json", _quantized_config(raw, config, wanted, chosen, rule))
-        replace_folder(temporary, dst)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return QuantReport(rule, tuple(errors.values()), before)
 
 
@@ -165,8 +155,7 @@ def check_widths(config: DecoderConfig, source: str) -> None:
 
 def _chosen(config: DecoderConfig, wanted: dict[str, Piece], targets: Sequence[str], source: Path) -> dict[str, Piece]:
     """The released tensors that `targets` name, checked for their widths."""
-    with torch.device("meta"):
-        model = Decoder(config)
+    model = without_memory(config, source)
     linears = chosen_linears(model, [t for t in targets if t != EXPERTS], "targets")
     if EXPERTS in targets:
         check_widths(config, str(source))

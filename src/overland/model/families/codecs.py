@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from overland.model.config import DecoderConfig
+from overland.model.config import MOST_LAYERS, DecoderConfig
 from overland.model.families.family import Codec, Fields
 
 COMMON = {
@@ -31,7 +31,7 @@ def uniform(mixer: str, feed_forward: str) -> Codec:
     """All layers alike."""
     return Codec(
         ("num_hidden_layers",),
-        lambda theirs: {"layers": [layer(mixer, feed_forward) for _ in range(_count(theirs))]},
+        lambda theirs: {"layers": [layer(mixer, feed_forward) for _ in range(layer_count(theirs))]},
         lambda config: {"num_hidden_layers": config.num_hidden_layers},
     )
 
@@ -40,8 +40,8 @@ def dense_first(mixer: str) -> Codec:
     """`first_k_dense_replace` dense layers, then experts."""
 
     def read(theirs: Fields) -> Fields:
-        dense = theirs["first_k_dense_replace"]
-        return {"layers": [layer(mixer, "dense" if i < dense else "moe") for i in range(_count(theirs))]}
+        dense = number(theirs, "first_k_dense_replace")
+        return {"layers": [layer(mixer, "dense" if i < dense else "moe") for i in range(layer_count(theirs))]}
 
     return Codec(("num_hidden_layers", "first_k_dense_replace"), read, write_dense_first)
 
@@ -55,11 +55,32 @@ def write_dense_first(config: DecoderConfig) -> Fields:
     return {"num_hidden_layers": len(kinds), "first_k_dense_replace": dense}
 
 
-def _count(theirs: Fields) -> int:
+def layer_count(theirs: Fields) -> int:
+    """How many layers a config.json has. Raises ValueError for what is no number of layers."""
     count = theirs["num_hidden_layers"]
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ValueError(f"num_hidden_layers = {count!r} is not a positive number of layers")
+    if type(count) is not int or not 1 <= count <= MOST_LAYERS:
+        raise ValueError(f"num_hidden_layers = {count!r} is not a number of layers; valid: 1 to {MOST_LAYERS}")
     return count
+
+
+def layer_types(theirs: Fields, otherwise: list[str]) -> list[str]:
+    """Which layers look back how far; `otherwise` where the file does not say. Raises ValueError for other kinds."""
+    kinds, valid = theirs.get("layer_types") or otherwise, ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != layer_count(theirs):
+        said = f"names {len(kinds)} layers" if isinstance(kinds, list) else f"= {kinds!r} is no list"
+        raise ValueError(f"layer_types {said}, num_hidden_layers is {theirs['num_hidden_layers']}")
+    for at, kind in enumerate(kinds):
+        if kind not in valid:
+            raise ValueError(f"layer_types[{at}] = {kind!r}; valid: {', '.join(valid)}")
+    return kinds
+
+
+def number(theirs: Fields, name: str, least: int = 0) -> int:
+    """A whole number of a config.json. Raises ValueError for anything else, or one below `least`."""
+    value = theirs[name]
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} = {value!r}; valid: a whole number from {least}")
+    return value
 
 
 ROPE_FIELDS = {
@@ -99,6 +120,8 @@ def rope(default_theta: float = 10000.0, say_default: bool = False) -> Codec:
 
     def read(theirs: Fields) -> Fields:
         stretched = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
+        if not isinstance(stretched, dict):
+            raise ValueError(f"rope_scaling = {stretched!r}; valid: null, or an object with a rope_type")
         kind = stretched.get("rope_type", stretched.get("type", "default"))
         if kind not in USED:
             raise ValueError(f"rope type = {kind!r} is not supported; valid: {', '.join(USED)}")
@@ -121,7 +144,8 @@ def rope(default_theta: float = 10000.0, say_default: bool = False) -> Codec:
         scaling = {"rope_type": config.rope.kind, **{k: v for k, v in used.items() if v is not None}}
         return {"rope_theta": config.rope.theta, "rope_scaling": scaling if used or say_default else None}
 
-    return Codec(("rope_theta", "rope_scaling", "rope_parameters"), read, write)
+    called = {f"rope.{ours}": f"rope_scaling.{theirs}" for ours, theirs in ROPE_FIELDS.items()}
+    return Codec(("rope_scaling", "rope_theta", "rope_parameters"), read, write, {**called, "rope.theta": "rope_theta"})
 
 
 def window_of(theirs: Fields, sliding: bool) -> Any:

@@ -23,12 +23,14 @@ Fields = dict[str, Any]
 class Codec:
     """A part of a config that takes more than a renamed field: `read` gives our dotted fields, `write` theirs.
 
-    `theirs` are the released fields that it looks at; the first one is named where something is wrong.
+    `theirs` are the released fields that it looks at; the first one is named where something is wrong. `called` is what
+    our fields that it reads are called there, where that is a field.
     """
 
     theirs: tuple[str, ...]
     read: Callable[[Fields], Fields]
     write: Callable[[DecoderConfig], Fields]
+    called: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ class Family:
     def _explain(self, error: ValidationError) -> str:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
-        their = next((self.fields[ours] for ours in (path, path.rpartition(".")[0]) if ours in self.fields), path)
+        names = self.fields | {ours: their for codec in self.codecs for ours, their in codec.called.items()}
+        their = next((names[ours] for ours in (path, path.rpartition(".")[0]) if ours in names), path)
         what = first["msg"].removeprefix("Value error, ")
         if first["type"] == "missing":
             return f"{their} is missing; {self.name} needs it"

@@ -6,16 +6,14 @@ Source: openai/gpt-oss config.json and model card; Transformers 5.24.
 from __future__ import annotations
 
 from overland.model.config import DecoderConfig
-from overland.model.families.codecs import COMMON, layer, rope
+from overland.model.families.codecs import COMMON, layer, layer_count, layer_types, number, rope
 from overland.model.families.family import Codec, ExpertNames, Family, Fields
 
 
 def _read_layers(theirs: Fields) -> Fields:
-    count = theirs["num_hidden_layers"]
-    kinds = theirs.get("layer_types") or [("full_attention", "sliding_attention")[(i + 1) % 2] for i in range(count)]
-    if len(kinds) != count:
-        raise ValueError(f"layer_types names {len(kinds)} layers, num_hidden_layers is {count}")
-    window = theirs["sliding_window"]
+    count = layer_count(theirs)
+    kinds = layer_types(theirs, [("sliding_attention", "full_attention")[i % 2] for i in range(count)])
+    window = number(theirs, "sliding_window", 1) if "sliding_attention" in kinds else None
     return {
         "layers": [layer("gqa", "moe", window if kind == "sliding_attention" else None) for kind in kinds],
         "gqa.output_bias": theirs["attention_bias"],

@@ -7,7 +7,7 @@ from 1. Source: the released config.json files; reference/architecture.md §1 an
 from __future__ import annotations
 
 from overland.model.config import DecoderConfig
-from overland.model.families.codecs import COMMON, layer, write_dense_first
+from overland.model.families.codecs import COMMON, layer, layer_count, number, write_dense_first
 from overland.model.families.family import Codec, Family, Fields
 from overland.model.families.kimi_vision import K3_AROUND, VISION_CODEC, VISION_CONSTANT, VISION_FIELDS, VISION_ONLY
 
@@ -37,13 +37,15 @@ _SHARED = {
 
 
 def _read_layers(theirs: Fields) -> Fields:
-    count, dense = theirs["num_hidden_layers"], theirs["first_k_dense_replace"]
+    count, dense = layer_count(theirs), number(theirs, "first_k_dense_replace")
     lists = theirs["linear_attn_config"]
     for name in ("full_attn_layers", "kda_layers"):
         if name not in lists:
             raise KeyError(f"linear_attn_config.{name}")
     full, kda = lists["full_attn_layers"], lists["kda_layers"]
     for name, numbers in (("full_attn_layers", full), ("kda_layers", kda)):
+        if not isinstance(numbers, list) or not all(type(n) is int for n in numbers):
+            raise ValueError(f"{name} = {numbers!r}; valid: a list of layers, counting from 1")
         if len(set(numbers)) != len(numbers):
             raise ValueError(f"{name} names a layer twice: {sorted(n for n in set(numbers) if numbers.count(n) > 1)}")
     if set(full) & set(kda):

@@ -69,7 +69,12 @@ def _write(config: DecoderConfig) -> Fields:
     }
 
 
-VISION_CODEC = Codec(("vision_config", "media_placeholder_token_id"), _read, _write)
+VISION_CODEC = Codec(
+    ("vision_config", "media_placeholder_token_id"),
+    _read,
+    _write,
+    {"vision.qkv_width": "vision_config.qkv_hidden_size", "vision.media_token_id": "media_placeholder_token_id"},
+)
 
 K3_AROUND = Around(
     model_type="kimi_k3",

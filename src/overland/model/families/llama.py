@@ -6,17 +6,17 @@ Source: the released config.json files; Transformers 5.24.
 from __future__ import annotations
 
 from overland.model.config import DecoderConfig
-from overland.model.families.codecs import COMMON, layer, rope, uniform
+from overland.model.families.codecs import COMMON, layer, layer_count, layer_types, number, rope, uniform
 from overland.model.families.family import Codec, ExpertNames, Family, Fields
 
 _GQA = {**COMMON, "gqa.heads": "num_attention_heads", "gqa.bias": "attention_bias"}
 
 
 def _read_heads(theirs: Fields) -> Fields:
-    heads = theirs["num_attention_heads"]
+    heads, width = number(theirs, "num_attention_heads", 1), number(theirs, "hidden_size", 1)
     return {
-        "gqa.kv_heads": theirs.get("num_key_value_heads") or heads,
-        "gqa.head_dim": theirs.get("head_dim") or theirs["hidden_size"] // heads,
+        "gqa.kv_heads": heads if theirs.get("num_key_value_heads") is None else theirs["num_key_value_heads"],
+        "gqa.head_dim": width // heads if theirs.get("head_dim") is None else theirs["head_dim"],
         "gqa.output_bias": theirs.get("attention_bias", False),
     }
 
@@ -26,7 +26,12 @@ def _write_heads(config: DecoderConfig) -> Fields:
     return {"num_key_value_heads": config.gqa.kv_heads, "head_dim": config.gqa.head_dim}
 
 
-_HEADS = Codec(("num_key_value_heads", "head_dim"), _read_heads, _write_heads)
+_HEADS = Codec(
+    ("num_key_value_heads", "head_dim"),
+    _read_heads,
+    _write_heads,
+    {"gqa.kv_heads": "num_key_value_heads", "gqa.head_dim": "head_dim"},
+)
 
 LLAMA = Family(
     name="llama",
@@ -42,13 +47,12 @@ LLAMA = Family(
 
 
 def _read_qwen3_layers(theirs: Fields) -> Fields:
-    count, window = theirs["num_hidden_layers"], theirs.get("sliding_window")
-    kinds = theirs.get("layer_types")
-    if kinds is None:
-        first = theirs.get("max_window_layers", 28) if theirs.get("use_sliding_window") and window else count
-        kinds = ["full_attention"] * min(first, count) + ["sliding_attention"] * (count - first)
-    if len(kinds) != count:
-        raise ValueError(f"layer_types names {len(kinds)} layers, num_hidden_layers is {count}")
+    count, window = layer_count(theirs), theirs.get("sliding_window")
+    first = theirs.get("max_window_layers", 28) if theirs.get("use_sliding_window") and window else count
+    otherwise = ["full_attention"] * min(first, count) + ["sliding_attention"] * (count - first)
+    kinds = layer_types(theirs, otherwise)
+    if "sliding_attention" in kinds:
+        window = number(theirs, "sliding_window", 1)
     return {"layers": [layer("gqa", "dense", window if kind == "sliding_attention" else None) for kind in kinds]}
 
 
@@ -85,9 +89,11 @@ QWEN3 = Family(
 
 
 def _read_sparse_steps(theirs: Fields) -> Fields:
-    step, dense = theirs["decoder_sparse_step"], set(theirs["mlp_only_layers"] or ())
+    step, count, dense = number(theirs, "decoder_sparse_step", 1), layer_count(theirs), theirs["mlp_only_layers"] or []
+    if not isinstance(dense, list) or not all(i in range(count) for i in dense):
+        raise ValueError(f"mlp_only_layers = {dense!r}; valid: a list of layers from 0 to {count - 1}")
     window = theirs.get("sliding_window") if theirs.get("use_sliding_window") else None
-    kinds = ["moe" if i not in dense and (i + 1) % step == 0 else "dense" for i in range(theirs["num_hidden_layers"])]
+    kinds = ["moe" if i not in dense and (i + 1) % step == 0 else "dense" for i in range(count)]
     return {"layers": [layer("gqa", kind, window) for kind in kinds]}
 
 
@@ -138,7 +144,7 @@ QWEN3_MOE = Family(
 
 
 def _read_mixtral_layers(theirs: Fields) -> Fields:
-    return {"layers": [layer("gqa", "moe", theirs.get("sliding_window")) for _ in range(theirs["num_hidden_layers"])]}
+    return {"layers": [layer("gqa", "moe", theirs.get("sliding_window")) for _ in range(layer_count(theirs))]}
 
 
 def _write_mixtral_layers(config: DecoderConfig) -> Fields:

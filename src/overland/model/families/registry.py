@@ -33,8 +33,11 @@ def family_of(fields: dict[str, Any], source: str) -> Family:
     """The family of a config.json's text part. Raises UsageError naming an unknown model_type.
 
     K3 and Kimi-Linear share the model type `kimi_linear`; K3 is the one with attention residuals or latent experts.
-    A file without a model type is K3's own.
+    A file without a model type is K3's own, if it has KDA layers.
     """
+    if "model_type" not in fields and "linear_attn_config" not in fields:
+        known = sorted({family.model_type for family in FAMILIES.values()})
+        raise UsageError(f"{source}: model_type is missing; valid: {', '.join(known)}")
     kind = fields.get("model_type", "kimi_linear")
     if kind == "kimi_linear":
         return KIMI_K3 if {"attn_res_block_size", "routed_expert_hidden_size"} & fields.keys() else KIMI_LINEAR

@@ -1,7 +1,8 @@
 """What a model's parameters are called in a GGUF file, and how they lie there.
 
 llama.cpp stacks the experts of a layer, absorbs MLA's keys and values, keeps -exp(A_log), and only the product of an
-attention residual's norm and query. Shapes here are numpy's, which GGUF counts from the other end.
+attention residual's norm and query. It has one epsilon for all norms: where latents have their own, the matrix that
+makes them is scaled, which is the same. Shapes here are numpy's, which GGUF counts from the other end.
 Shapes: E experts, Z expert input, I expert width, H heads, D model. Source: llama.cpp's converters, October 2026.
 """
 
@@ -75,6 +76,7 @@ WIDE = {
     "block_sparse_moe.gate.weight": "ffn_gate_inp.weight",
     "block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
 }
+LATENTS = ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa")
 RESIDUALS = {"self_attention_res": "attn_res_score", "mlp_res": "ffn_res_score", "output_attn_res": "output_res_score"}
 LEFT_OUT = ("model.mtp.", "vision_tower.", "mm_projector.")
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.(.+)$")
@@ -102,7 +104,9 @@ def _of_layer(
 ) -> Iterator[Entry]:
     at = f"blk.{index}"
     stem, _, kind = part.rpartition(".")
-    if stem in PLAIN:
+    if stem in LATENTS and config.mla is not None and config.mla.norm_eps != config.rms_norm_eps:
+        yield Entry(f"{at}.{PLAIN[stem]}.{kind}", lambda: _for_the_other_epsilon(config, stem, value), wide=True)
+    elif stem in PLAIN:
         turned = layout.interleaved and stem in ("self_attn.q_proj", "self_attn.k_proj")
         yield Entry(f"{at}.{PLAIN[stem]}.{kind}", lambda: _paired(config, value) if turned else value)
     elif part in WIDE:
@@ -139,6 +143,19 @@ def _absorbed(config: DecoderConfig, kv_b: Tensor) -> tuple[Tensor, Tensor]:
     per_head = kv_b.view(config.mla.heads, config.mla.nope_dim + config.mla.value_dim, -1)
     k, v = per_head.split([config.mla.nope_dim, config.mla.value_dim], dim=1)
     return k.mT, v
+
+
+def _for_the_other_epsilon(config: DecoderConfig, stem: str, matrix: Tensor) -> Tensor:
+    """The matrix whose latents, normed with `rms_norm_eps`, come out as this one's do with the latents' own epsilon.
+
+    RMSNorm(c x; c^2 eps) = RMSNorm(x; eps). The key that heads share stands below the latent and is not normed. fp32,
+    because c is no power of two.
+    """
+    assert config.mla is not None
+    normed = config.mla.kv_lora_rank if stem == "self_attn.kv_a_proj_with_mqa" else matrix.shape[0]
+    scaled = matrix.float().clone()
+    scaled[:normed] *= (config.rms_norm_eps / config.mla.norm_eps) ** 0.5
+    return scaled
 
 
 def _paired(config: DecoderConfig, rows: Tensor) -> Tensor:

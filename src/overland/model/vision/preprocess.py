@@ -51,25 +51,43 @@ class Preprocessing:
         if not isinstance(found, dict):
             raise UsageError(f"{source}: media_proc_cfg is a {type(found).__name__}; valid: an object")
         merge = found.get("merge_kernel_size", [2, 2])
-        background = (found.get("transparent_bg_config") or {}).get("pattern", "black")
-        made = cls(
-            patch=_positive(found, "patch_size", 14, source),
-            merge=(merge, merge) if isinstance(merge, int) else tuple(merge),
-            most_patches=_positive(found, "in_patch_limit", 65536, source),
-            most_per_side=_positive(found, "patch_limit_on_one_side", 512, source),
-            mean=tuple(found.get("image_mean", cls.mean)),
-            std=tuple(found.get("image_std", cls.std)),
-            background=background if found.get("transparent_bg_config") else None,
-        )
-        if len(made.merge) != 2 or len(made.mean) != 3 or len(made.std) != 3 or not all(made.std):
+        merge = [merge, merge] if isinstance(merge, int) else merge
+        mean, std = found.get("image_mean", list(cls.mean)), found.get("image_std", list(cls.std))
+        if not (_numbers(merge, 2, int) and min(merge) > 0 and _numbers(mean, 3) and _numbers(std, 3) and all(std)):
             raise UsageError(
-                f"{source}: merge_kernel_size = {merge}, image_mean = {list(made.mean)}, image_std = {list(made.std)}; "
+                f"{source}: merge_kernel_size = {merge}, image_mean = {mean}, image_std = {std}; "
                 "valid: two sides, three means, three deviations that are not zero"
             )
-        if made.background is not None and made.background not in BACKGROUNDS:
+        behind = found.get("transparent_bg_config") or None
+        background = behind.get("pattern", "black") if isinstance(behind, dict) else behind
+        if background is not None and background not in BACKGROUNDS:
             valid = ", ".join(BACKGROUNDS)
-            raise UsageError(f"{source}: transparent_bg_config.pattern = {made.background!r}; valid: {valid}")
-        return made
+            raise UsageError(f"{source}: transparent_bg_config.pattern = {background!r}; valid: {valid}")
+        return cls(
+            patch=_positive(found, "patch_size", 14, source),
+            merge=(merge[0], merge[1]),
+            most_patches=_positive(found, "in_patch_limit", 65536, source),
+            most_per_side=_positive(found, "patch_limit_on_one_side", 512, source),
+            mean=(mean[0], mean[1], mean[2]),
+            std=(std[0], std[1], std[2]),
+            background=background,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of a preprocessor_config.json as released; `from_dict` of it gives this back."""
+        same = self.merge[0] == self.merge[1]
+        found: dict[str, Any] = {
+            "patch_size": self.patch,
+            "merge_kernel_size": self.merge[0] if same else list(self.merge),  # a number is what most readers expect
+            "in_patch_limit": self.most_patches,
+            "patch_limit_on_one_side": self.most_per_side,
+            "fixed_output_tokens": None,
+            "image_mean": list(self.mean),
+            "image_std": list(self.std),
+        }
+        if self.background is not None:
+            found["transparent_bg_config"] = {"pattern": self.background}
+        return {"media_proc_cfg": found}
 
     @classmethod
     def of_folder(cls, directory: str | os.PathLike[str], vision: VisionConfig | None = None) -> Preprocessing:
@@ -160,6 +178,11 @@ def _opaque(image: Image, background: str | None) -> Image:
     alpha = rgba[..., 3:] / 255
     mixed = alpha * rgba[..., :3] + (1 - alpha) * BACKGROUNDS[background]
     return _pillow().fromarray(mixed.astype(np.uint8))
+
+
+def _numbers(value: Any, count: int, kind: type = float) -> bool:
+    kinds = (int,) if kind is int else (int, float)
+    return isinstance(value, list) and len(value) == count and all(type(number) in kinds for number in value)
 
 
 def _positive(fields: dict[str, Any], name: str, otherwise: int, source: str) -> int:
