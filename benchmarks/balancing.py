@@ -100,7 +100,8 @@ def main() -> None:
     print(f"nano, {ROWS * LENGTH} tokens a step; the worst layer's largest load over the mean load (4 = collapsed)\n")
     heads = "".join(f"{f'step {s + 1}':>9}" for s in shown)
     print(
-        f"{'recipe':22}{heads}{'dead':>6}{'entropy':>9}{'dropped':>9}{'agree':>7}{'loss':>7}{'CPU s':>7}  last ten, recovered"
+        f"{'recipe':22}{heads}"
+        f"{'dead':>6}{'entropy':>9}{'dropped':>9}{'agree':>7}{'loss':>7}{'CPU s':>7}  last 10, recovered"
     )
     found = {}
     for name, recipe in RECIPES.items():

@@ -66,7 +66,7 @@ class KDAConfig(Section):
     head_dim: PositiveInt
     taps: PositiveInt = 4
     full_rank_gate: bool = True
-    lower_bound: float | None = -5.0
+    lower_bound: Annotated[float, Field(lt=0)] | None = -5.0
 
 
 class MLAConfig(Section):

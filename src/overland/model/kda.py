@@ -28,6 +28,9 @@ class ShortConv(nn.Module):
         self.weight = nn.Parameter(torch.zeros(channels, 1, taps))
 
 
+DEEPEST_TILE = -5.0  # a tile of 16 tokens that decay no faster stays within fp32's exponents
+
+
 class KDA(nn.Module):
     """One KDA mixer. `forward(x_BTD)` returns [B, T, D] and, where a cache was given, replaces its tensors."""
 
@@ -64,7 +67,7 @@ class KDA(nn.Module):
         q_BTHK, k_BTHK, v_BTHV = (part.to(wide).view(B, T, self.H, self.K) for part in (q, k, v))
         g_BTHK = self._log_decay(x_BTD)
         beta_BTH = self.b_proj(x_BTD).to(wide).sigmoid()
-        bounded = self.lower_bound is not None
+        bounded = self.lower_bound is not None and self.lower_bound >= DEEPEST_TILE
         o_BTHV, state = kernels.kda(
             q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state, documents, bounded, lengths, unit=True
         )
