@@ -74,7 +74,7 @@ def datatrove_minhash(clock: Clock, ids: list[str], texts: list[str], _: str) ->
             kept[document.metadata.get("minhash_cluster_id", -1)].append(document.id)
             yield document
 
-    class Filter(MinhashDedupFilter):  # type: ignore[misc]
+    class Filter(MinhashDedupFilter):
         """Its filter, that tells the clusters of what it removes."""
 
         def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
@@ -107,7 +107,7 @@ def datatrove_sentences(clock: Clock, ids: list[str], texts: list[str], _: str) 
     config = SentDedupConfig(only_dedup_in_index=False)
     found: dict[str, list[int]] = {}
 
-    class Filter(SentenceDedupFilter):  # type: ignore[misc]
+    class Filter(SentenceDedupFilter):
         """Its filter, that tells which sentences it takes out."""
 
         def remove_dup_sentences(self, doc: Any, du_lines: Any) -> Any:

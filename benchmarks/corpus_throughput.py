@@ -505,7 +505,7 @@ def main() -> None:
     data = Input(folder, labelled=args.labelled)
     report: dict[str, Any] = {"set": json.loads((folder / "facts.json").read_text())}
     print(f"{data.megabytes:.1f} MB, {len(data.ids)} documents; {len(data.near)} copies, {len(data.spans)} passages")
-    for name in args.stages.split(","):
+    for name in filter(None, args.stages.split(",")):
         began = time.time()
         report[name] = STAGES[name](data, random.Random(0))
         print(f"\n{name} ({time.time() - began:.0f} s with its checks)")

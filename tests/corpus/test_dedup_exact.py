@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,13 @@ from hypothesis import strategies as st
 
 from overland.corpus.compiled import Packed
 from overland.corpus.decontaminate import Decontaminator
-from overland.corpus.dedup_exact import ExactSpan, RepeatedSubstrings, RepeatedUnits, whole_characters
+from overland.corpus.dedup_exact import (
+    EarlierSubstrings,
+    ExactSpan,
+    RepeatedSubstrings,
+    RepeatedUnits,
+    whole_characters,
+)
 from overland.errors import UsageError
 
 from .conftest import RARE, prose
@@ -69,6 +77,52 @@ def test_long_substrings_name_their_source_and_cut_no_character() -> None:
     assert span.source == "0"
     with pytest.raises(UsageError, match="at least 16"):
         RepeatedSubstrings(3)
+
+
+@given(texts=st.lists(st.text("ab", max_size=90), min_size=2, max_size=5), size=st.integers(16, 45))
+@settings(max_examples=100, deadline=None)
+def test_long_substrings_of_saved_builds_are_met_without_their_text(texts: list[str], size: int) -> None:
+    *earlier, text = texts
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, one in enumerate(earlier):  # a build each, every one against the last
+            index = RepeatedSubstrings(size)
+            if number:
+                index.earlier = EarlierSubstrings.load(f"{scratch}/{number - 1}", size)
+            index.add(Packed.of([one]), [str(number)])
+            index.save(f"{scratch}/{number}")
+        known = EarlierSubstrings.load(f"{scratch}/{len(earlier) - 1}", size)
+    spans = known.find(text.encode())
+    covered = [False] * len(text)
+    for span in spans:
+        assert span.end - span.start >= size
+        assert not any(covered[span.start : span.end])
+        covered[span.start : span.end] = [True] * (span.end - span.start)
+        at = earlier[int(span.source)][span.source_start :]
+        assert at[:size] == text[span.start : span.start + size]
+        for p in range(span.start, span.end - size + 1, known.stride):
+            assert any(text[p : p + size] in one for one in earlier)
+    sure = size + known.stride - 1
+    for p in range(len(text) - sure + 1):
+        if not any(covered[p : p + sure]):
+            assert not any(text[p : p + sure] in one for one in earlier), (p, spans)
+
+
+def test_saved_substrings_hold_no_text_and_refuse_another_size(tmp_path: Path) -> None:
+    index = RepeatedSubstrings(100)
+    texts = [prose(n, 200) for n in range(5)]
+    index.add(Packed.of(texts), [str(n) for n in range(5)])
+    index.save(tmp_path / "x.index")
+    raw = (tmp_path / "x.index").read_bytes()
+    assert not any(word.encode() in raw for word in RARE)
+    with pytest.raises(UsageError, match="100"):
+        EarlierSubstrings.load(tmp_path / "x.index", 200)
+    later = RepeatedSubstrings(100)
+    later.earlier = EarlierSubstrings.load(tmp_path / "x.index", 100)
+    quoted = prose("new", 40) + texts[3][50:450] + prose("more", 40)
+    (found,) = later.add(Packed.of([quoted]), ["later"])
+    assert [span.source for span in found] == ["3"]
+    assert 400 >= found[0].end - found[0].start > 400 - 2 * 10
+    assert quoted[found[0].start : found[0].end] == texts[3][found[0].source_start : found[0].source_end]
 
 
 @given(

@@ -205,6 +205,18 @@ def test_later_build_keeps_only_what_is_new(folder: Folder, tmp_path: Path) -> N
         built(root / "new", tmp_path / "fourth", index={"against": str(tmp_path / "first")})
 
 
+def test_later_build_cuts_what_an_earlier_one_has_byte_for_byte(folder: Folder, tmp_path: Path) -> None:
+    passage = "|".join(RARE[:60]) + "\n"  # one word, so that no other stage knows it
+    folder({"old/a.txt": CC0 + prose("o1", 90) + passage + prose("o2", 90), "old/b.txt": CC0 + prose("o3", 90)})
+    folder({"new/a.txt": CC0 + prose("n1", 90) + passage + prose("n2", 90), "new/b.txt": CC0 + prose("n3", 90)})
+    root, stages = folder({}), {"substring_bytes": 200}
+    built(root / "old", tmp_path / "first", index={"save": True}, **stages)
+    report = built(root / "new", tmp_path / "second", index={"against": str(tmp_path / "first")}, **stages)
+    assert len(passage) - 2 * 20 < report.characters_cut["repeated substrings"] <= len(passage) + 2
+    (span,) = rows(tmp_path / "second")["a.txt"]["spans_removed"]
+    assert rows(tmp_path / "first")["a.txt"]["id"] in span["reason"]
+
+
 def test_what_is_removed_is_not_known_to_later_builds(folder: Folder, tmp_path: Path) -> None:
     folder({f"old/{n}.txt": CC0 + prose(n, 200) for n in range(6)})
     root = folder({})

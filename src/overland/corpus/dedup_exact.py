@@ -16,6 +16,7 @@ from overland.corpus.dedup_index import read_index, write_index
 from overland.errors import OverlandError, UsageError
 
 UNITS = "repeated units"
+SUBSTRINGS = "substrings"
 _COPY = np.dtype(
     [
         *(("text", "<i8"), ("start", "<u4"), ("end", "<u4"), ("source", "<i8")),
@@ -104,7 +105,7 @@ class RepeatedSubstrings:
     """Substrings of at least `size` bytes that stand in an earlier text, or earlier in the same; none overlapping.
 
     Spans are bytes: their ends may lie inside a character, and `whole_characters` brings them to its bounds. Memory:
-    the texts themselves and a quarter more (`n_bytes`), which is why this index is not one to be saved.
+    the texts themselves and a quarter more (`n_bytes`). What is saved is no text but `EarlierSubstrings`.
     """
 
     def __init__(self, size: int = 400) -> None:
@@ -112,6 +113,7 @@ class RepeatedSubstrings:
             raise UsageError(f"repeated substrings: size={size} must be at least 16")
         self.size = size
         self.ids: list[str] = []
+        self.earlier: EarlierSubstrings | None = None
         self._c = library()
         self._c.substrings_new.restype = ctypes.c_void_p
         self._c.substrings_add.restype = self._c.substrings_bytes.restype = ctypes.c_int64
@@ -136,7 +138,19 @@ class RepeatedSubstrings:
         found = np.empty(count, dtype=_COPY)
         if count:
             self._c.substrings_found(self._state, pointer(found))
-        return _grouped(found, len(texts), self.ids, first)
+        groups = _grouped(found, len(texts), self.ids, first)
+        if self.earlier is None or not report:
+            return groups
+        earlier = (self.earlier.find(texts.raw(number)) for number in range(len(texts)))
+        return [_without_overlaps(*both) for both in zip(groups, earlier, strict=True)]
+
+    def save(self, path: str | Path) -> None:
+        """Write the windows of what is remembered, and of what it was itself compared with, to one file."""
+        data, offset = ctypes.c_void_p(), ctypes.c_void_p()
+        self._c.substrings_texts.restype = ctypes.c_int64
+        count = self._c.substrings_texts(self._state, ctypes.byref(data), ctypes.byref(offset))
+        mine = EarlierSubstrings.of(self.size, self.ids, data, offset, count)
+        (self.earlier.and_later(mine) if self.earlier else mine).save(path)
 
     def forget_last(self) -> None:
         """Forget the text that came last: it was dropped, and nothing may be a repeat of it."""
@@ -146,6 +160,90 @@ class RepeatedSubstrings:
     @property
     def n_bytes(self) -> int:
         return int(self._c.substrings_bytes(self._state))
+
+
+class EarlierSubstrings:
+    """Long substrings of texts that are gone, known by hashes of windows of `size` bytes, one every `stride` bytes.
+
+    What is found repeats at least `size` bytes; what repeats `size + stride - 1` bytes is always found, with its ends
+    known to within `stride - 1` bytes. The source is the text in which it begins. 20 bytes a window: half as much as
+    there was text at size 400.
+    """
+
+    def __init__(self, size: int, ids: list[str], arrays: dict[str, NDArray[Any]]) -> None:
+        self.size, self.stride, self.ids = size, _stride(size), ids
+        _, first = np.unique(arrays["key"], return_index=True)  # sorted by key; the first place of each
+        self.arrays = {name: np.ascontiguousarray(array[first]) for name, array in arrays.items()}
+        self._c = library()
+        self._c.windows_find.restype = ctypes.c_int64
+        n = len(self.arrays["key"])
+        self._shift = 64 - max(10, n.bit_length() + 4)
+        self._bits = np.zeros(1 << (61 - self._shift), dtype=np.uint8)
+        self._c.windows_bits(pointer(self.arrays["key"]), ctypes.c_int64(n), self._shift, pointer(self._bits))
+
+    @classmethod
+    def of(cls, size: int, ids: list[str], data: Any, offset: Any, count: int) -> EarlierSubstrings:
+        """The windows of `count` texts, given as pointers to their bytes and bounds."""
+        c = library()
+        c.windows_of.restype = ctypes.c_int64
+        given = data, offset, ctypes.c_int64(count), ctypes.c_int64(size), ctypes.c_int64(_stride(size))
+        n = c.windows_of(*given, None, None, None, None)
+        arrays = {"key": np.empty(n, "<u8"), **{name: np.empty(n, "<u4") for name in ("check", "text", "place")}}
+        c.windows_of(*given, *map(pointer, arrays.values()))
+        return cls(size, list(ids), arrays)
+
+    def and_later(self, other: EarlierSubstrings) -> EarlierSubstrings:
+        """Both; of equal windows the earlier one's place stays."""
+        arrays = {name: np.concatenate([mine, other.arrays[name]]) for name, mine in self.arrays.items()}
+        arrays["text"][len(self.arrays["text"]) :] += len(self.ids)
+        return EarlierSubstrings(self.size, self.ids + other.ids, arrays)
+
+    def find(self, raw: bytes) -> tuple[ExactSpan, ...]:
+        """What of a text stands in earlier ones."""
+        room = len(raw) // self.size
+        found = np.empty((max(1, room), 3), dtype=np.int64)
+        numbers = ctypes.c_int64(len(raw)), ctypes.c_int64(self.size), ctypes.c_int64(self.stride)
+        known = pointer(self.arrays["key"]), pointer(self.arrays["check"]), ctypes.c_int64(len(self.arrays["key"]))
+        count = self._c.windows_find(
+            *known, pointer(self._bits), self._shift, raw, *numbers, pointer(found), ctypes.c_int64(room)
+        )
+        spans = []
+        for start, end, entry in found[:count].tolist():
+            place = int(self.arrays["place"][entry])
+            source = self.ids[int(self.arrays["text"][entry])]
+            spans.append(ExactSpan(start, end, source, place, place + end - start))
+        return tuple(spans)
+
+    def save(self, path: str | Path) -> None:
+        """Write them to one file, atomically and with checksums."""
+        write_index(path, SUBSTRINGS, {"size": self.size}, self.ids, self.arrays)
+
+    @classmethod
+    def load(cls, path: str | Path, size: int) -> EarlierSubstrings:
+        """Raises UsageError where the file was made for another size."""
+        return cls(size, *read_index(path, SUBSTRINGS, {"size": size}))
+
+
+def _stride(size: int) -> int:
+    return max(1, size // 10)
+
+
+def _without_overlaps(mine: tuple[ExactSpan, ...], earlier: tuple[ExactSpan, ...]) -> tuple[ExactSpan, ...]:
+    """All spans in order; where two overlap, the earlier build's goes first and the other has what it leaves."""
+    out = list(earlier)
+    for span in mine:
+        start, end = span.start, span.end
+        for other in earlier:
+            if other.start <= start < other.end:
+                start = min(end, other.end)
+            elif start < other.start < end:
+                end = other.start
+        if start < end:
+            shift = start - span.start
+            out.append(
+                ExactSpan(start, end, span.source, span.source_start + shift, span.source_start + end - span.start)
+            )
+    return tuple(sorted(out, key=lambda span: span.start))
 
 
 def whole_characters(raw: bytes, start: int, end: int) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """What earlier builds kept, as a folder `duplicates` in their corpus: hashes by which a later build knows repeats.
 
-`index.json` lists the files with their sha256; its own is what the later build's recipe is held to. Exact substrings
-are not among them: to know those again is to keep the text.
+`index.json` lists the files with their sha256; its own is what the later build's recipe is held to.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from overland.corpus.clean import Duplicates
 from overland.corpus.compiled import library
 from overland.corpus.dedup import RepeatedParagraphs
 from overland.corpus.dedup_documents import NearDocuments
-from overland.corpus.dedup_exact import RepeatedUnits
+from overland.corpus.dedup_exact import EarlierSubstrings, RepeatedUnits
 from overland.corpus.dedup_index import read_index, write_index
 from overland.corpus.dedup_spans import RepeatedSpans
 from overland.corpus.section import CorpusSection
@@ -55,6 +54,9 @@ class Earlier:
         duplicates.paragraphs = RepeatedParagraphs.load(self.folder / "paragraphs.index", section.paragraph_words)
         if duplicates.lines is not None and (self.folder / "lines.index").exists():
             duplicates.lines = RepeatedUnits.load(self.folder / "lines.index", False, section.line_words)
+        if duplicates.substrings is not None and (self.folder / "substrings.index").exists():
+            place = self.folder / "substrings.index"
+            duplicates.substrings.earlier = EarlierSubstrings.load(place, section.substring_bytes)
         for number, domain in enumerate(self.index["near"]):
             place = self.folder / f"near-{number}.index"
             duplicates.near[domain] = NearDocuments.load(place, section.near_duplicate)
@@ -85,6 +87,8 @@ def save_index(folder: Path, seen: dict[bytes, str], duplicates: Duplicates) -> 
     duplicates.paragraphs.save(folder / "paragraphs.index")
     if duplicates.lines is not None:
         duplicates.lines.save(folder / "lines.index")
+    if duplicates.substrings is not None:
+        duplicates.substrings.save(folder / "substrings.index")
     near = {name: index for name, index in sorted(duplicates.near.items()) if isinstance(index, NearDocuments)}
     spans = dict(sorted(duplicates.spans.items()))
     for number, one in enumerate(near.values()):

@@ -277,6 +277,11 @@ API void substrings_forget_last(substrings_t *t) {
     }
 }
 
+/* The texts that are remembered, as windows_of wants them; returns their number. */
+API i64 substrings_texts(const substrings_t *t, const u8 **data, const i64 **offset) {
+    return *data = t->data, *offset = t->offset, t->n;
+}
+
 API i64 substrings_bytes(const substrings_t *t) {
     return t->data_room + t->offset_room * 8 + t->mark_room * (i64)sizeof *t->mark + t->slots * 8;
 }
