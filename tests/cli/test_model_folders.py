@@ -149,7 +149,6 @@ def test_a_damaged_file_is_named(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_shard_that_is_not_there_is_named(verb: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "src" / "model.safetensors").unlink()
     save_model(tiny(torch.float32, **WIDE), here / "src", shard_bytes=10_000)
     next((here / "src").glob("model-00002-*")).unlink()
     assert "index.json: names 'model-00002-of-" in refused(verb, here, capsys)
@@ -172,3 +171,12 @@ def test_a_context_beyond_the_models_is_named(here: Path, capsys: pytest.Capture
         main(["model", "info", "src", "--context", "97"])
     assert stopped.value.code == 2
     assert "context = 97 tokens; valid: 1 to 96" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["nan", "0", "-1", "inf"])
+def test_a_shard_of_no_size_is_named(size: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["model", "export", "src", "dst", "--shard-gb", size])
+    assert stopped.value.code == 2
+    assert f"--shard-gb {float(size)}: valid: from 1e-9" in capsys.readouterr().err
+    assert [entry.name for entry in here.iterdir()] == ["src"]

@@ -49,7 +49,9 @@ def differences(expected: Mapping[str, Tensor]) -> dict[str, float]:
 def run_peer(python: str | os.PathLike[str], folder: Path) -> None:
     """Let the peer write expected.safetensors into `folder`."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([str(python), str(SCRIPT), str(folder)], check=True, env=environment, capture_output=True)
+    subprocess.run(
+        [str(python), str(SCRIPT), str(folder)], check=True, env=environment, capture_output=True, timeout=600
+    )
 
 
 def write_case(folder: Path) -> None:

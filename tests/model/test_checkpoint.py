@@ -273,6 +273,36 @@ def test_shards_and_their_index(folder: Path, tmp_path: Path) -> None:
         load_model(tmp_path / "sharded")
 
 
+def test_saving_again_in_other_files_leaves_none_of_the_older_ones(folder: Path) -> None:
+    newer = tiny(torch.float32, seed=1)
+    for size in (10_000, 5_000, 10**9):  # from one file to some, to more, to one
+        save_model(newer, folder, shard_bytes=size)
+        assert torch.equal(load_model(folder).lm_head.weight, newer.lm_head.weight)
+        index = folder / "model.safetensors.index.json"
+        files = json.loads(index.read_text())["weight_map"].values() if size < 10**9 else ["model.safetensors"]
+        assert {file.name for file in folder.glob("model*.safetensors")} == set(files)
+        assert index.exists() == (size < 10**9)
+        newer = tiny(torch.float32, seed=size)
+
+
+def test_a_tensor_in_two_files_is_named(tmp_path: Path) -> None:
+    save_model(tiny(torch.float32), tmp_path, shard_bytes=10_000)
+    first, second = (load_file(file) for file in sorted(tmp_path.glob("model-*"))[:2])
+    name = next(iter(first))
+    save_file({**second, name: first[name].clone()}, sorted(tmp_path.glob("model-*"))[1])
+    with pytest.raises(BrokenFileError, match=f"model-00002-of-.*: '{name}' is in model-00001-of-.* too"):
+        load_model(tmp_path)
+
+
+def test_a_value_that_the_type_asked_for_cannot_hold_is_named(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors[NAME][0, 0] = -7e4
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(UsageError, match=rf"'{NAME}' holds 7e\+04, which is beyond dtype = float16; take bfloat16"):
+        load_model(folder, torch.float16)
+    assert load_model(folder, torch.bfloat16).state_dict()[NAME].isfinite().all()
+
+
 def test_weights_of_a_wrong_type_are_named(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     save_file({**tensors, NAME: tensors[NAME].to(torch.int32)}, folder / "model.safetensors")

@@ -91,6 +91,8 @@ def export(
     from overland.model.convert import convert_folder
     from overland.model.gguf import export_gguf
 
+    if not 1e-9 <= shard_gb < 1e9:  # NaN too
+        raise UsageError(f"--shard-gb {shard_gb}: valid: from 1e-9, a byte, to 1e9")
     if layout == "huggingface":
         _written(convert_folder(source, target, dtype, int(shard_gb * 1e9)).family, target, as_json)
     elif layout == "gguf":

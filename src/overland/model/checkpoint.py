@@ -72,9 +72,17 @@ def save_model(model: Decoder, directory: str | os.PathLike[str], shard_bytes: i
         total = sum(_bytes(piece, state) for shard in plan for piece in shard)
         index = {"metadata": {"total_size": total}, "weight_map": names}
         atomic_write(directory / INDEX, json.dumps(index, indent=2) + "\n")
+    _remove_older(directory, set(names.values()) | ({INDEX} if len(plan) > 1 else set()))
     if how is not None and not (directory / PREPROCESSING).is_file():
         atomic_write(directory / PREPROCESSING, json.dumps(how.to_dict(), indent=2) + "\n")
     atomic_write(directory / "config.json", config)
+
+
+def _remove_older(directory: Path, kept: set[str]) -> None:
+    """Take away weights of an earlier save into the same folder; readers would prefer an old model.safetensors."""
+    for file in (directory / "model.safetensors", directory / INDEX, *directory.glob("model-*-of-*.safetensors")):
+        if file.name not in kept:
+            file.unlink(missing_ok=True)
 
 
 def load_model(
@@ -162,14 +170,23 @@ def _read_folder(directory: Path, dtype: torch.dtype, device: torch.device, keep
                         take_in(wanted[matrix], pair)
                         continue
                     value, ours = pair.decoded(), matrix
-                if not torch.isfinite(value).all():
-                    raise BrokenFileError(f"{file}: '{ours}' holds values that are not finite")
                 piece = wanted[ours]
+                _check_values(file, ours, value, state[piece.ours].dtype)
                 if ours.endswith(PADDED) and value.ndim == 1:
                     value = value[: piece.shape[0]]
                 with torch.no_grad():
                     piece.write_into(state[piece.ours], value)
     return model
+
+
+def _check_values(file: Path, name: str, value: Tensor, dtype: torch.dtype) -> None:
+    """Raises BrokenFileError for a tensor that is not finite, UsageError for one that would not be in `dtype`."""
+    if torch.isfinite(value.to(dtype)).all():
+        return
+    if not torch.isfinite(value).all():
+        raise BrokenFileError(f"{file}: '{name}' holds values that are not finite")
+    largest, kind = value.abs().max().item(), str(dtype).removeprefix("torch.")
+    raise UsageError(f"{file}: '{name}' holds {largest:.3g}, which is beyond dtype = {kind}; take bfloat16 or float32")
 
 
 def _survey(directory: Path) -> tuple[DecoderConfig, Decoder, dict[str, Piece], list[Path], dict[str, Header]]:
@@ -181,7 +198,13 @@ def _survey(directory: Path) -> tuple[DecoderConfig, Decoder, dict[str, Piece], 
     copies = {piece.name.removeprefix(TEXT) for piece in everything if piece.copy}
     copies |= {"lm_head.weight"} if config.tie_word_embeddings else set()
     files = _shards(directory)
-    found = {name: header for file in files for name, header in _headers(file).items() if name not in copies}
+    found: dict[str, Header] = {}
+    for file in files:
+        for name, header in _headers(file).items():
+            if name in found:
+                raise BrokenFileError(f"{file}: '{name}' is in {found[name].file.name} too; valid: each tensor once")
+            if name not in copies:
+                found[name] = header
     _check(wanted, found, directory if len(files) > 1 else files[0])
     return config, model, wanted, files, found
 
