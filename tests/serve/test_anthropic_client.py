@@ -71,6 +71,18 @@ def test_a_stream_says_what_the_whole_message_says(served: Served, client: anthr
         assert 0 <= depth <= 1
 
 
+def test_a_call_that_was_not_offered_is_told_in_words(served: Served, client: anthropic.Anthropic) -> None:
+    served.say(CALL_TURN, CALL_TURN)
+    whole = client.messages.create(model=MODEL, max_tokens=999, messages=ASK)
+    assert whole.stop_reason == "end_turn"
+    assert [block.type for block in whole.content] == ["thinking", "text"]
+    assert '{"name": "weather", "arguments": {"city": "Paris", "days": 3}}' in whole.content[1].text
+    with client.messages.stream(
+        model=MODEL, max_tokens=999, messages=ASK, tools=TOOLS, tool_choice={"type": "none"}
+    ) as stream:
+        assert [block.type for block in stream.get_final_message().content] == ["thinking", "text"]
+
+
 async def test_async_streaming(served: Served) -> None:
     served.say(ANSWER_TURN)
     client = anthropic.AsyncAnthropic(base_url=served.url, api_key="unused", max_retries=0)

@@ -99,6 +99,62 @@ def test_a_picture_over_openai_and_anthropic_is_the_models(at: str, seeing: Deco
     assert theirs.models.retrieve("seeing").capabilities.image_input.supported
 
 
+def test_a_picture_in_a_response_is_the_models_and_goes_on_from_the_cache(
+    at: str, seeing: Decoder, tokenizer: Tokenizer
+) -> None:
+    image = noise(14, 10, seed=2)
+    client = openai.OpenAI(base_url=f"{at}/v1", api_key="unused", max_retries=0)
+    look: Any = {"role": "user", "content": [{"type": "input_text", "text": "Look:"}, shown(url_of(image))]}
+    asked: Any = {"model": "seeing", "temperature": 0, "reasoning": {"effort": "max"}, "max_output_tokens": 12}
+    counted = client.responses.input_tokens.count(model="seeing", input=[look], reasoning={"effort": "max"})
+    first = client.responses.create(**asked, input=[look])
+    said = in_process(seeing, tokenizer, image, "Look:", 12)
+    parser = XTML().parser(tokenizer)
+    parser.feed(said)
+    turn = parser.finish()
+    assert "".join(part.text for item in first.output if item.type == "reasoning" for part in item.content or []) == (
+        turn.reasoning
+    )
+    assert first.usage is not None
+    assert (counted.input_tokens, len(said)) == (first.usage.input_tokens, first.usage.output_tokens)
+    again = client.responses.create(**asked, input=[look])
+    assert again.usage is not None
+    assert again.usage.input_tokens_details.cached_tokens > 0
+    # a picture in a call's result, and one that an earlier response was given
+    call = {"type": "function_call", "call_id": "a", "name": "see", "arguments": "{}"}
+    result: Any = {"type": "function_call_output", "call_id": "a", "output": [shown(url_of(image))]}
+    *_, last = client.responses.create(**asked, input=[look, call, result], stream=True)
+    whole = last.response
+    assert whole.usage is not None
+    next_one = client.responses.create(**asked, input="And?", previous_response_id=whole.id)
+    assert next_one.usage is not None
+    assert next_one.usage.input_tokens > whole.usage.input_tokens > 2 * 4 * 3
+
+
+def shown(url: str) -> Any:
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+def test_wrong_pictures_in_a_response_are_a_400_that_names_them(at: str, url: str) -> None:
+    def told(role: str, *parts: Any, base: str = at, model: str = "seeing") -> str:
+        body = {"model": model, "input": [{"role": role, "content": list(parts)}]}
+        answer = httpx.post(f"{base}/v1/responses", json=body)
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert error["param"].startswith("input.0.content")
+        return str(error["message"])
+
+    whole = shown(url_of(noise(14, 10)))
+    assert "input.0.content.0.image_url: 'https://example.org/a.png'" in told(
+        "user", shown("https://example.org/a.png")
+    )
+    assert "more than 2 images" in told("user", whole, whole, whole)
+    assert "100 x 70 pixels are 7,000; valid: up to 6,400" in told("user", shown(url_of(noise(100, 70))))
+    assert "an image cannot stand here" in told("system", whole)
+    assert "keeps no files" in told("user", {"type": "input_image", "file_id": "file_1"})
+    assert "takes no images" in told("user", whole, base=url, model="tiny")
+
+
 def part(url: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import openai
 import pytest
@@ -184,12 +185,34 @@ def test_effort_none_closes_the_thinking_at_once(served: Served, client: openai.
     assert served.engine.seen[0].budget.limit == 0
 
 
-def test_no_tool_choice_means_no_calls(served: Served, client: openai.OpenAI) -> None:
-    served.say(CALL_TURN)
-    answer = client.chat.completions.create(model=MODEL, messages=ASK, tools=TOOLS, tool_choice="none")
-    assert answer.choices[0].message.tool_calls is None
-    assert answer.choices[0].finish_reason == "stop"
-    assert "MUST NOT call" in served.tokenizer.decode(served.prompts()[0])
+IN_WORDS = CALL_TURN.content + "".join(
+    f'\n{{"name": "weather", "arguments": {call.arguments}}}' for call in CALL_TURN.tool_calls
+)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("offered", [{}, {"tools": TOOLS, "tool_choice": "none"}])
+def test_a_call_that_was_not_offered_is_told_in_words(
+    served: Served, client: openai.OpenAI, stream: bool, offered: dict[str, Any]
+) -> None:
+    served.say(CALL_TURN, ANSWER_TURN)
+    if stream:
+        chunks = list(client.chat.completions.create(model=MODEL, messages=ASK, stream=True, **offered))
+        content = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert not any(chunk.choices[0].delta.tool_calls for chunk in chunks)
+        assert chunks[-1].choices[0].finish_reason == "stop"
+    else:
+        choice = client.chat.completions.create(model=MODEL, messages=ASK, **offered).choices[0]
+        assert choice.message.tool_calls is None
+        assert choice.finish_reason == "stop"
+        content = choice.message.content
+    assert content == IN_WORDS
+    assert served.engine.constrained == [bool(offered)]  # a model that is shown tools is held to the choice
+    again = [*ASK, {"role": "assistant", "content": content}, {"role": "user", "content": "Go on."}]
+    client.chat.completions.create(model=MODEL, messages=again, **offered)
+    first, second = served.prompts()
+    assert second[: len(first)] == first
+    assert second[len(first) :][: len(served.spell(CALL_TURN))] == served.spell(CALL_TURN)
 
 
 def test_a_required_or_named_tool_is_asked_for(served: Served, client: openai.OpenAI) -> None:

@@ -100,6 +100,15 @@ def test_a_stream_says_what_the_whole_response_says(served: Served, client: open
     assert kept.to_dict() == final.to_dict()
 
 
+def test_a_call_that_was_not_offered_is_told_in_words(served: Served, client: openai.OpenAI) -> None:
+    served.say(CALL_TURN, CALL_TURN)
+    response = client.responses.create(model=MODEL, input="Weather?")
+    assert kinds(response) == ["reasoning", "message"]
+    assert response.output_text.count('{"name": "weather", "arguments": ') == 2
+    refused = client.responses.create(model=MODEL, input="Weather?", tools=TOOLS, tool_choice="none")
+    assert kinds(refused) == ["reasoning", "message"]
+
+
 def test_the_clients_own_accumulator_reads_the_stream(served: Served, client: openai.OpenAI) -> None:
     served.say(CALL_TURN)
     with client.responses.stream(model=MODEL, input="Weather?", tools=TOOLS) as stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 
 import typer
@@ -19,6 +20,7 @@ def add_to(app: typer.Typer) -> None:
         "Serve a model over HTTP.",
         "overland serve runs/quickstart/model --port 8000",
         "overland serve runs/quickstart/model --port 0 --set default_effort=high",
+        "overland serve runs/quickstart/model --engine vllm --print",
     )
     def serve(
         folder: Path = typer.Argument(..., metavar="DIR", help="A model folder."),
@@ -31,6 +33,8 @@ def add_to(app: typer.Typer) -> None:
             "", "--name", help="What clients call the model. Default: the folder's, or of RUN/model the run's."
         ),
         max_batch: int = typer.Option(64, "--max-batch", min=1, help="Requests that are generated together."),
+        engine: str = typer.Option("overland", "--engine", help="With --print: overland, vllm, sglang or tokenspeed."),
+        print_: bool = typer.Option(False, "--print", help="Print how that engine is started on DIR; start nothing."),
         changes: list[str] = SET,
     ) -> None:
         """Serve a model over OpenAI's and Anthropic's API, with /metrics and /health.
@@ -39,10 +43,16 @@ def add_to(app: typer.Typer) -> None:
         Ctrl-C lets running requests finish.
         """
         from overland.config import load_recipe
-        from overland.pipeline.opening import serve_folder
+        from overland.pipeline.opening import launch_line, serve_folder
         from overland.serve import ServeSection
 
         given = {"host": host, "port": port, "api_key_env": api_key_env}
         overrides = [f"{field}={value}" for field, value in given.items() if value is not None]
         settings = load_recipe(ServeSection, None, [*overrides, *changes])
+        if print_ or engine != "overland":
+            line, notes = launch_line(folder, settings, name, engine, only=print_)
+            print(line)
+            for note in notes:
+                print(note, file=sys.stderr)
+            return
         serve_folder(folder, settings, name, max_batch, announce=functools.partial(print, flush=True))

@@ -50,8 +50,7 @@ def serve_folder(
     if settings.port:  # a port in use is said before a large model is loaded
         listen(settings.host, settings.port).close()
     engine, tokenizer = open_engine(folder, max_batch, **settings.engine_options())
-    place = folder.resolve()
-    model_name = name or (place.parent.name if place.name == "model" else place.name)
+    model_name = name or served_name(folder)
     run(
         AsyncEngine(engine),
         tokenizer,
@@ -61,6 +60,27 @@ def serve_folder(
         preprocessing=open_preprocessing(folder, engine, tokenizer),
         announce=announce,
     )
+
+
+def served_name(folder: Path) -> str:
+    """What clients call the model of a folder: the folder's name, of RUN/model RUN's."""
+    place = folder.resolve()
+    return place.parent.name if place.name == "model" else place.name
+
+
+def launch_line(
+    folder: Path, settings: ServeSection, name: str, engine: str, *, only: bool
+) -> tuple[str, tuple[str, ...]]:
+    """How `engine` is started on a folder, and what there is to know about it.
+
+    Raises UsageError for an engine that is not known, and where more than a line is asked of another's (`only` false).
+    """
+    from overland.serve.other_engines import ENGINES, launch
+
+    if engine in ENGINES and not only:
+        raise UsageError(f"engine = {engine!r} is started by its own command; add --print to see it")
+    found = launch(folder, engine, settings, name or served_name(folder))
+    return found.line, found.notes
 
 
 def open_preprocessing(folder: Path, engine: Engine, tokenizer: Tokenizer) -> Preprocessing | None:

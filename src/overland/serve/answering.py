@@ -84,6 +84,8 @@ def plan_headers(plan: Plan) -> dict[str, str]:
     """The effort and the thinking budget that are really in force."""
     limit = "unlimited" if plan.budget is None else str(plan.budget.limit)
     headers = {"x-overland-effort": plan.effort, "x-overland-thinking-budget": limit}
+    if plan.paths > 1:
+        headers["x-overland-paths"] = str(plan.paths)
     if plan.reduced:
         headers["x-overland-effort-reduced"] = str(plan.reduced)
     return headers

@@ -16,6 +16,7 @@ from typing import Any
 from overland.chat import MalformedCall, Message, Part, ToolCall
 from overland.chat.images import text_of
 from overland.serve.anthropic_schema import Block, CountRequest, InputMessage, MessagesRequest, ResultBlock, Thinking
+from overland.serve.choice import Answer, Event
 from overland.serve.conversation import (
     Placed,
     check_answer,
@@ -25,7 +26,8 @@ from overland.serve.conversation import (
     choose_tools,
 )
 from overland.serve.errors import as_api_error, bad_request, error_body
-from overland.serve.generation import Answer, Ask, Event, Generator, Plan
+from overland.serve.exploring import KEEP_ALIVE
+from overland.serve.generation import Ask, Generator, Plan
 from overland.serve.pictures import RequestPictures
 from overland.serve.signature import ThinkingSigner
 from overland.serve.streaming import sse
@@ -82,6 +84,8 @@ def read_request(body: CountRequest, generator: Generator, signer: ThinkingSigne
         "top_k": body.top_k or 0,
         "seed": body.seed,
         "stops": check_stops("stop_sequences", body.stop_sequences),
+        "paths": None if body.explore is None else body.explore.paths,
+        "pick": None if body.explore is None else body.explore.pick,
     }
     return Ask(**{**ask.__dict__, **sampling})
 
@@ -220,13 +224,14 @@ class MessageAnswer:
             content.append({"type": "text", "text": answer.content})
         for call in answer.calls:
             content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": tool_input(call)})
-        return {**self._message(content), **_stop(answer), "stop_details": None, "usage": _usage(answer)}
+        stop = {**_stop(answer), "stop_details": None}
+        return {**self._message(content), **stop, **_explored(answer), "usage": _usage(answer)}
 
     async def stream(self) -> AsyncGenerator[bytes]:
         """message_start, the blocks one after another, message_delta, message_stop; an error event if it fails."""
         blocks = _Blocks(self._signer, self._shows_thinking)
         answer = self._choice.answer
-        started = False
+        started = told = False
         try:
             async with aclosing(self._choice.deltas()) as deltas:
                 async for delta in deltas:
@@ -236,14 +241,16 @@ class MessageAnswer:
                         yield _event(
                             "message_start", message={**message, "usage": {**_usage(answer), "output_tokens": 0}}
                         )
+                    if delta is KEEP_ALIVE or not told:
                         yield _event("ping")
+                        told = True
                     for event in delta.events:
                         for made in blocks.feed(event):
                             yield made
             for made in blocks.close():
                 yield made
             stop = {**_stop(answer), "stop_details": None}
-            yield _event("message_delta", delta=stop, usage=_usage(answer))
+            yield _event("message_delta", delta=stop, **_explored(answer), usage=_usage(answer))
             yield _event("message_stop")
         except Exception as error:
             failure = as_api_error(error, self._request_id)
@@ -316,6 +323,10 @@ def _display(thinking: Thinking | None) -> str | None:
     return thinking.display if thinking is not None else None
 
 
+def _explored(answer: Answer) -> dict[str, Any]:
+    return {} if answer.explored is None else {"explored": answer.explored}
+
+
 def _stop(answer: Answer) -> dict[str, Any]:
     return {"stop_reason": STOP[answer.finish], "stop_sequence": answer.stop_text}
 
@@ -326,7 +337,7 @@ def _usage(answer: Answer) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "cache_read_input_tokens": answer.cached_tokens,
-        "output_tokens": len(answer.ids),
-        "output_tokens_details": {"thinking_tokens": answer.reasoning_tokens},
+        "output_tokens": answer.tokens,
+        "output_tokens_details": {"thinking_tokens": answer.thought},
         "service_tier": "standard",
     }

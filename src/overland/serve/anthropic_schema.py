@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from overland.serve.openai_schema import Wire
+from overland.serve.openai_schema import Explore, Wire
 
 
 class SystemBlock(Wire):
@@ -100,4 +100,5 @@ class MessagesRequest(CountRequest):
     top_k: int | None = Field(default=None, ge=0)
     stop_sequences: list[str] | None = None
     stream: bool | None = None
+    explore: Explore | None = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)

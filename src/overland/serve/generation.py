@@ -10,26 +10,26 @@ import asyncio
 import functools
 import itertools
 import secrets
-import time
-from collections.abc import AsyncGenerator, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from overland.chat import Message, Template, Tokenizer, ToolCall, ToolSpec, normalise_effort
+from overland.chat import Message, Template, Tokenizer, ToolSpec, normalise_effort
 from overland.chat.tokenizer import MEDIA_PAD
 from overland.chat.xtml_grammar import turn_grammar
-from overland.engine import AsyncEngine, Budget, Generation, Picture, Sampling
+from overland.engine import AsyncEngine, Budget, Generation, Picture
 from overland.errors import OverlandError
 from overland.model.vision.preprocess import Preprocessing
 from overland.serve.admission import Admission, Load
+from overland.serve.choice import Choice
 from overland.serve.conversation_log import ConversationLog
 from overland.serve.effort_controller import EffortController
 from overland.serve.errors import ApiError, bad_request
+from overland.serve.exploring import Explored, Verifier, verifier_at
 from overland.serve.grammar import GrammarConstraint, Grammars
 from overland.serve.memory import memory_usage
 from overland.serve.metrics import Metrics
 from overland.serve.settings import ServeSection
-from overland.serve.stops import StopText
 from overland.serve.turns import Prompt, PromptBuilder, SampledTurns
 
 LONG_PROMPT = 20_000
@@ -69,6 +69,8 @@ class Ask:
     request_id: str = ""
     deadline: float | None = None  # time.monotonic() seconds
     pictures: Mapping[str, Picture] = field(default_factory=dict)  # of the messages, by hash
+    paths: int | None = None  # to be explored for each choice
+    pick: str | None = None  # vote or verifier
     prompt_ids: tuple[int, ...] | None = None  # ids to be used as they are, in place of the rendered messages
 
     @property
@@ -94,53 +96,12 @@ class Plan:
     budget: Budget | None
     grammar: str | None = None
     reduced: int = 0  # levels by which the effort controller lowered it
+    paths: int = 1  # generations of each choice
 
     @property
     def load(self) -> Load:
         """What it will cost."""
-        return Load(len(self.prompt.ids), self.max_tokens, self.ask.choices)
-
-
-@dataclass(frozen=True)
-class Event:
-    """A piece of an answer. `kind` is think, text, call_start, call_args or call_end; `index` counts calls from 0."""
-
-    kind: str
-    text: str = ""
-    index: int = 0
-    name: str = ""
-    id: str = ""
-
-
-@dataclass(frozen=True)
-class Delta:
-    """One token, and what it made readable (often nothing, sometimes the text of several tokens)."""
-
-    token: int | None
-    logprob: float
-    events: tuple[Event, ...]
-    top: tuple[tuple[int, float], ...] = ()
-    channel: str = ""  # that the token is text of: think, response, or "" for markup and calls
-
-
-@dataclass
-class Answer:
-    """A finished choice. `ids`, `logprobs` and `forced` line up; `finish` is stop, stop_string, length or calls."""
-
-    reasoning: str = ""
-    content: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
-    finish: str = "stop"
-    stop_text: str | None = None
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    forced: list[bool] = field(default_factory=list)
-    top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
-    versions: list[int | str] = field(default_factory=list)
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    errors: tuple[str, ...] = ()
+        return Load(len(self.prompt.ids), self.max_tokens, self.ask.choices * self.paths)
 
 
 class Generator:
@@ -168,6 +129,8 @@ class Generator:
         self.stop_ids = tuple(template.stop_ids(tokenizer))
         self.think_close = tuple(template.think_close_ids(tokenizer))
         self.log: ConversationLog | None = None
+        url = settings.verifier_url
+        self.verifier: Verifier | None = verifier_at(url, settings.verifier_seconds) if url else None
         self.admission = Admission(settings, metrics)
         self.controller = EffortController(settings)
         self._running: dict[int, tuple[str, Generation]] = {}
@@ -225,7 +188,28 @@ class Generator:
         reduced = self.controller.level if ask.effort is None and ask.think_budget is None else 0
         if reduced:
             self.metrics.count(self.metrics.effort_reduced, self.controller.reason)
-        return Plan(ask, prompt, effort, max_tokens, seed, budget, self._grammar(ask), reduced)
+        paths = self._paths(ask, effort)
+        ask = replace(ask, pick=ask.pick or ("verifier" if self.verifier is not None else "vote"))
+        return Plan(ask, prompt, effort, max_tokens, seed, budget, self._grammar(ask), reduced, paths)
+
+    def _paths(self, ask: Ask, effort: str) -> int:
+        """How many paths each choice explores: as asked, or at max effort the server's default. Raises a 400."""
+        if ask.pick == "verifier" and self.verifier is None:
+            raise bad_request("explore.pick", "this server has no verifier; valid: vote")
+        if ask.paths is None or ask.paths == 1:
+            lone = ask.paths == 1 or effort != "max" or ask.temperature == 0 or ask.prompt_ids is not None
+            most = max(1, self.settings.max_choices // ask.choices)
+            return 1 if lone else min(most, self.settings.explore_paths)
+        if ask.choices * ask.paths > self.settings.max_choices:
+            what = f"{ask.choices} choices of {ask.paths} paths; at most {self.settings.max_choices} together"
+            raise bad_request("explore.paths", what)
+        if ask.temperature == 0:
+            raise bad_request("explore.paths", "at temperature 0 all paths are the same; give a temperature above 0")
+        if effort != "max":
+            if ask.effort is not None:
+                raise bad_request("explore.paths", f"several paths are explored at effort max, not {effort}")
+            return 1  # under pressure max is the first to shrink
+        return ask.paths
 
     def _check_places(self, prompt: Prompt, ask: Ask) -> None:
         """A 400 where ids that a client put together have other places for pictures than its messages have pictures."""
@@ -238,7 +222,9 @@ class Generator:
     def _grammar(self, ask: Ask) -> str | None:
         """The grammar a turn must follow, compiled once here so that a wrong one is refused before any work."""
         calls = "none" if not ask.tools else {"none": "none", "required": "required"}.get(ask.tool_choice, "auto")
-        if ask.answer is None and (calls == "none" or not (ask.strict or calls == "required" or ask.named)):
+        # Calls are held to the tools' schemas where that is asked for, and kept out where the client wants none.
+        held = bool(ask.tools) if calls == "none" else bool(ask.strict or calls == "required" or ask.named)
+        if ask.answer is None and not held:
             return None
         if ask.answer is None and not self.grammars.installed:
             return None  # calls are then asked for in words
@@ -297,238 +283,7 @@ class Generator:
             self.engine.cancel(generation)
         return len(ended)
 
-    def choices(self, plan: Plan) -> list[Choice]:
-        """The generations of a request; each has its own seed."""
-        return [Choice(self, plan, number) for number in range(plan.ask.choices)]
-
-
-class Choice:
-    """One generation. Iterate it once; leaving early cancels it in the engine."""
-
-    def __init__(self, owner: Generator, plan: Plan, number: int) -> None:
-        self.number = number
-        self.plan = plan
-        self.answer = Answer(prompt_tokens=len(plan.prompt.ids))
-        self._owner = owner
-        self._parser = owner.template.parser(owner.tokenizer, thinking=True)
-        self._stop_text = StopText(plan.ask.stops)
-        self._call: dict[int, int] = {}  # the parser's index of a call -> ours
-        self._arguments: list[list[str]] = []
-
-    async def deltas(self) -> AsyncGenerator[Delta]:
-        """Every token as it is sampled. After the last one `answer` is whole."""
-        owner, plan, answer = self._owner, self.plan, self.answer
-        sampling = Sampling(
-            temperature=plan.ask.temperature,
-            top_p=plan.ask.top_p,
-            top_k=plan.ask.top_k,
-            max_tokens=plan.max_tokens,
-            seed=plan.seed + self.number,
-            stop_ids=owner.stop_ids,
-            min_p=plan.ask.min_p,
-            presence_penalty=plan.ask.presence_penalty,
-            frequency_penalty=plan.ask.frequency_penalty,
-            repetition_penalty=plan.ask.repetition_penalty,
-            logit_bias=plan.ask.logit_bias,
-            top_logprobs=plan.ask.top_logprobs,
-        )
-        clock = Clock(owner, plan.effort)
-        stream = owner.engine.submit(
-            plan.prompt.ids,
-            sampling,
-            plan.budget,
-            plan.ask.salt,
-            images=plan.ask.images,
-            constraint=owner.constraint(plan),
-            priority=owner.admission.priority(plan.load),
-            deadline=plan.ask.deadline,
-        )
-        key = owner.register(stream.generation, plan.ask.request_id)
-        finished = cut = False
-        try:
-            async for one in stream:
-                clock.token(stream.generation)
-                answer.ids.append(one.token)
-                answer.logprobs.append(one.logprob)
-                answer.forced.append(one.forced)
-                answer.top.append(one.top)
-                answer.cached_tokens = stream.generation.cached_tokens
-                events, cut = self._read(self._parser.feed([one.token]))
-                if cut:
-                    owner.engine.cancel(stream.generation)
-                if events and events[0].kind != "think":
-                    clock.responded()
-                ordinary = owner.tokenizer.special_name(one.token) is None
-                channel = self._parser.channel if ordinary else ""
-                yield Delta(one.token, one.logprob, tuple(events), one.top, channel)
-                if cut:
-                    break
-            answer.versions = list(stream.generation.versions)
-            if not cut:
-                answer.finish = stream.generation.finish_reason or "stop"
-            tail = self._finish(cut)
-            clock.end(len(answer.ids))
-            finished = True
-            if tail:
-                yield Delta(None, 0.0, tuple(tail))
-        finally:
-            owner.unregister(key)
-            if not stream.generation.done:
-                owner.engine.cancel(stream.generation)
-            if not finished:
-                owner.metrics.cancelled.inc()
-
-    def _read(self, parsed: list[Any]) -> tuple[list[Event], bool]:
-        """The parser's events as ours; True when the answer ends here although the model would go on."""
-        events: list[Event] = []
-        for kind, *rest in parsed:
-            if kind == "think":
-                self.answer.reasoning += rest[0]
-                events.append(Event("think", rest[0]))
-            elif kind == "response":
-                text, stop = self._stop_text.feed(rest[0])
-                events += self._say(text)
-                if stop is not None:
-                    self.answer.finish, self.answer.stop_text = "stop_string", stop
-                    return events, True
-            elif self.plan.ask.tool_choice == "none":
-                continue  # the client asked for no calls: it gets none
-            elif kind == "call_start":
-                events += self._flush()
-                if self._arguments and not self.plan.ask.parallel_calls:
-                    return events, True
-                events.append(self._open_call(*rest))
-            elif kind == "call_args":
-                index = self._call[rest[0]]
-                self._arguments[index].append(rest[1])
-                events.append(Event("call_args", rest[1], index))
-            elif kind == "call_end":
-                events.append(Event("call_end", index=self._call[rest[0]]))
-        return events, False
-
-    def _open_call(self, index: int, name: str) -> Event:
-        call = ToolCall(id=self.plan.ask.call_prefix + secrets.token_hex(12), name=name, arguments="")
-        self._call[index] = len(self.answer.calls)
-        self.answer.calls.append(call)
-        self._arguments.append([])
-        return Event("call_start", index=self._call[index], name=name, id=call.id)
-
-    def _say(self, text: str) -> list[Event]:
-        if not text:
-            return []
-        self.answer.content += text
-        return [Event("text", text)]
-
-    def _flush(self) -> list[Event]:
-        """Text held back because it might have become a stop string."""
-        return self._say(self._stop_text.rest()) if self.answer.stop_text is None else []
-
-    def _finish(self, cut: bool) -> list[Event]:
-        """Completes the answer; returns what only its end released (half a character, a held back stop string)."""
-        answer, owner = self.answer, self._owner
-        if answer.finish in ("cancelled", "deadline"):
-            raise ended_early(answer.finish)
-        answer.errors = self._parser.finish().errors
-        tail = [] if cut else [*self._read(self._parser.tail)[0], *self._flush()]
-        answer.calls = [
-            ToolCall(id=call.id, name=call.name, arguments="".join(pieces))
-            for call, pieces in zip(answer.calls, self._arguments, strict=True)
-        ]
-        close = owner.think_close[0]
-        answer.reasoning_tokens = answer.ids.index(close) if close in answer.ids else len(answer.ids)
-        if not cut:
-            said = Message("assistant", answer.content, answer.reasoning, tuple(answer.calls))
-            owner.prompts.remember(self.plan.prompt, said, answer.ids)
-        if answer.calls and answer.finish == "stop":
-            answer.finish = "calls"
-        self._measure()
-        self._record()
-        return tail
-
-    def _record(self) -> None:
-        """The conversation with this answer, for the log."""
-        owner, ask, answer = self._owner, self.plan.ask, self.answer
-        if owner.log is None:
-            return
-        said = Message("assistant", answer.content, answer.reasoning, tuple(answer.calls))
-        owner.log.record(
-            {
-                "id": ask.request_id,
-                "choice": self.number,
-                "time": time.time(),
-                "model": owner.metrics.model,
-                "effort": self.plan.effort,
-                "messages": [message.to_openai() for message in [*ask.messages, said]],
-                "tools": [tool.to_openai() for tool in ask.tools],
-                "tool_choice": ask.tool_choice,
-                "finish_reason": answer.finish,
-                "errors": list(answer.errors),
-                "sampling": {"temperature": ask.temperature, "top_p": ask.top_p, "seed": self.plan.seed + self.number},
-                "usage": {
-                    "prompt_tokens": answer.prompt_tokens,
-                    "cached_tokens": answer.cached_tokens,
-                    "completion_tokens": len(answer.ids),
-                    "reasoning_tokens": answer.reasoning_tokens,
-                },
-                "weight_version": answer.versions[-1] if answer.versions else None,
-            }
-        )
-
-    def _measure(self) -> None:
-        answer, meters = self.answer, self._owner.metrics
-        meters.measure(answer.prompt_tokens, answer.cached_tokens, len(answer.ids), answer.finish)
-        meters.count(meters.thinking_tokens, self.plan.effort, answer.reasoning_tokens)
-        if any(answer.forced):
-            meters.count(meters.budget_exhausted, self.plan.effort)
-
-
-def ended_early(reason: str) -> ApiError:
-    """What a client is told whose generation was cancelled or ran into its deadline."""
-    if reason == "deadline":
-        return ApiError(504, "the request's time was over", code="deadline_exceeded")
-    return ApiError(503, "the server ended this generation early", code="cancelled", retry_after=1)
-
-
-class Clock:
-    """Times of one generation, from its submission."""
-
-    def __init__(self, owner: Generator, effort: str | None = None) -> None:
-        self._owner = owner
-        self._metrics = owner.metrics
-        self._effort = effort
-        self._start = time.perf_counter()
-        self._first = self._last = 0.0
-        self._responded = False
-
-    def token(self, generation: Generation) -> None:
-        """A token came."""
-        now, meters = time.perf_counter(), self._metrics
-        if self._first:
-            meters.between_tokens.observe(now - self._last)
-        else:
-            self._first = now
-            meters.first_token.observe(now - self._start)
-            begun = min(now, max(self._start, generation.begun or self._start))
-            meters.queue_time.observe(begun - self._start)
-            meters.prefill_time.observe(now - begun)
-            self._owner.controller.saw_first_token(now - self._start)
-            self._owner.controller.saw_prompt(len(generation.prompt_ids), generation.cached_tokens)
-            if self._effort is not None:
-                meters.first_token_by_effort.labels(meters.model, self._effort).observe(now - self._start)
-        self._last = now
-
-    def responded(self) -> None:
-        """A token of the answer itself came: its thinking is over."""
-        if not self._responded and self._effort is not None:
-            self._responded = True
-            seconds = time.perf_counter() - self._start
-            self._metrics.first_response_by_effort.labels(self._metrics.model, self._effort).observe(seconds)
-
-    def end(self, tokens: int) -> None:
-        """The last token has come."""
-        now, meters = time.perf_counter(), self._metrics
-        meters.latency.observe(now - self._start)
-        if self._first:
-            meters.decode_time.observe(now - self._first)
-        if tokens > 1:
-            meters.per_token.observe((self._last - self._first) / (tokens - 1))
+    def choices(self, plan: Plan) -> Sequence[Choice | Explored]:
+        """The answers of a request; each generation has its own seed."""
+        kind = Choice if plan.paths == 1 else Explored
+        return [kind(self, plan, number) for number in range(plan.ask.choices)]

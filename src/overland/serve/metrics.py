@@ -116,6 +116,11 @@ class Metrics:
             registry=self.registry,
             buckets=FIRST_TOKEN,
         )
+        self.explored_paths = self._counter("overland:explored_paths", "Paths explored at max effort", ("picked_by",))
+        self.agreeing_paths = self._counter(
+            "overland:agreeing_paths", "Explored paths that said what the picked one says", ("picked_by",)
+        )
+        self.verifier_failures = self._counter("overland:verifier_failures", "Picks that the verifier could not make")
         self.effort_level = self._gauge("overland:effort_level", "Levels by which the controller lowers effort now")
         self.effort_reduced = self._counter("overland:effort_reduced", "Requests whose effort was lowered", ("reason",))
         self.cancelled = self._counter("overland:requests_cancelled", "Generations cancelled by a client leaving")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from overland.chat import Message, Part, ToolCall
 from overland.chat.images import text_of
+from overland.serve.choice import Answer, Choice, Event
 from overland.serve.conversation import (
     Placed,
     check_answer,
@@ -24,10 +25,11 @@ from overland.serve.conversation import (
     choose_tools,
 )
 from overland.serve.errors import as_api_error, bad_request, error_body
-from overland.serve.generation import Answer, Ask, Choice, Event, Generator, Plan
+from overland.serve.exploring import KEEP_ALIVE, Explored
+from overland.serve.generation import Ask, Generator, Plan
 from overland.serve.openai_schema import AllowedToolChoice, ChatMessage, ChatRequest, NamedToolChoice
 from overland.serve.pictures import RequestPictures
-from overland.serve.streaming import merge, sse
+from overland.serve.streaming import COMMENT, merge, sse
 from overland.serve.tokens import logprob_entries
 
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "calls": "tool_calls"}
@@ -77,6 +79,8 @@ def read_request(body: ChatRequest, generator: Generator) -> Ask:
         top_logprobs=body.top_logprobs or 0,
         salt=body.cache_salt or "",
         pictures=pictures.by_hash,
+        paths=None if body.explore is None else body.explore.paths,
+        pick=None if body.explore is None else body.explore.pick,
     )
 
 
@@ -195,6 +199,8 @@ class ChatAnswer:
                         for choice in choices:
                             yield self._chunk(choice.number, {"role": "assistant", "content": ""}, prompt=True)
                         first = False
+                    if delta is KEEP_ALIVE:
+                        yield COMMENT
                     tokens = {} if delta.token is None else self._tokens([delta.token], [delta.logprob], [delta.top])
                     for event in delta.events:
                         yield self._chunk(number, _delta(event), tokens)
@@ -202,7 +208,8 @@ class ChatAnswer:
                     if tokens:
                         yield self._chunk(number, {}, tokens)
             for choice in choices:
-                yield self._chunk(choice.number, {}, finish=FINISH[choice.answer.finish])
+                explored = {} if choice.answer.explored is None else {"explored": choice.answer.explored}
+                yield self._chunk(choice.number, {}, explored, finish=FINISH[choice.answer.finish])
             if self._body.stream_options is not None and self._body.stream_options.include_usage:
                 yield sse(
                     {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self._usage(choices)}
@@ -212,7 +219,7 @@ class ChatAnswer:
             yield sse(error_body(failure, anthropic=False, request_id=self._request_id))
         yield sse("[DONE]")
 
-    def _choice(self, choice: Choice) -> dict[str, Any]:
+    def _choice(self, choice: Choice | Explored) -> dict[str, Any]:
         answer = choice.answer
         message: dict[str, Any] = {
             "role": "assistant",
@@ -238,6 +245,8 @@ class ChatAnswer:
             }
         if answer.errors:
             made["parse_errors"] = list(answer.errors)
+        if answer.explored is not None:
+            made["explored"] = answer.explored
         return made
 
     def _tokens(
@@ -269,17 +278,17 @@ class ChatAnswer:
         return sse(chunk)
 
     @staticmethod
-    def _usage(choices: list[Choice]) -> dict[str, Any]:
+    def _usage(choices: Sequence[Choice | Explored]) -> dict[str, Any]:
         answers: list[Answer] = [choice.answer for choice in choices]
         prompt = answers[0].prompt_tokens
-        completion = sum(len(answer.ids) for answer in answers)
+        completion = sum(answer.tokens for answer in answers)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": answers[0].cached_tokens, "audio_tokens": 0},
             "completion_tokens_details": {
-                "reasoning_tokens": sum(answer.reasoning_tokens for answer in answers),
+                "reasoning_tokens": sum(answer.thought for answer in answers),
                 "audio_tokens": 0,
                 "accepted_prediction_tokens": 0,
                 "rejected_prediction_tokens": 0,

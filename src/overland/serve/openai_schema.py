@@ -110,6 +110,13 @@ class StructuredOutputs(Wire):
     choice: list[str] | None = Field(default=None, min_length=1)
 
 
+class Explore(Wire):
+    """Several paths to one answer, at max effort; `pick` says who chooses among them."""
+
+    paths: int = Field(ge=1)
+    pick: Literal["vote", "verifier"] | None = None
+
+
 class ChatRequest(Wire):
     """What a chat completion may ask for; what it may not is refused by name, never silently dropped."""
 
@@ -122,6 +129,7 @@ class ChatRequest(Wire):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     max_tokens: int | None = Field(default=None, ge=1)
     thinking_token_budget: int | None = Field(default=None, ge=0)
+    explore: Explore | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1)

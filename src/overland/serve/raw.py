@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from overland.engine import Budget, Generation, Sampling
-from overland.serve.generation import Clock, Generator, ended_early
+from overland.serve.choice import Clock, ended_early
+from overland.serve.generation import Generator
 from overland.serve.stops import StopText
 
 

@@ -12,12 +12,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
+from overland.serve.choice import Answer, Delta, Event
 from overland.serve.errors import as_api_error
-from overland.serve.generation import Answer, Delta, Event, Generator, Plan
+from overland.serve.exploring import KEEP_ALIVE
+from overland.serve.generation import Generator, Plan
 from overland.serve.responses_read import custom_input
 from overland.serve.responses_schema import ResponsesRequest
 from overland.serve.signature import ThinkingSigner
-from overland.serve.streaming import sse
+from overland.serve.streaming import COMMENT, sse
 from overland.serve.tokens import logprob_entries
 
 LOGPROBS = "message.output_text.logprobs"
@@ -68,6 +70,8 @@ class ResponseAnswer:
                 yield event(kind, response=self._response("in_progress", None))
             async with aclosing(self._choice.deltas()) as deltas:
                 async for delta in deltas:
+                    if delta is KEEP_ALIVE:
+                        yield COMMENT
                     for kind, fields in self._items.feed(delta):
                         yield event(kind, **fields)
             for kind, fields in self._items.close(cut=self._choice.answer.finish == "length"):
@@ -124,6 +128,7 @@ class ResponseAnswer:
             "truncation": "disabled",
             "usage": _usage(answer) if answer is not None else None,
             "user": body.user,
+            **({} if answer is None or answer.explored is None else {"explored": answer.explored}),
         }
 
 
@@ -239,7 +244,7 @@ def _usage(answer: Answer) -> dict[str, Any]:
     return {
         "input_tokens": answer.prompt_tokens,
         "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": len(answer.ids),
-        "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
-        "total_tokens": answer.prompt_tokens + len(answer.ids),
+        "output_tokens": answer.tokens,
+        "output_tokens_details": {"reasoning_tokens": answer.thought},
+        "total_tokens": answer.prompt_tokens + answer.tokens,
     }

@@ -11,7 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from overland.chat import MalformedCall, Message, ToolCall
+from overland.chat import MalformedCall, Message, Part, ToolCall
+from overland.chat.images import text_of
 from overland.serve.conversation import (
     Placed,
     check_answer,
@@ -22,18 +23,20 @@ from overland.serve.conversation import (
 )
 from overland.serve.errors import bad_request
 from overland.serve.generation import Ask, Generator
-from overland.serve.responses_schema import AllowedResponseTools, Item, NamedTool, ResponsesRequest
+from overland.serve.pictures import RequestPictures
+from overland.serve.responses_schema import AllowedResponseTools, Item, ItemPart, NamedTool, ResponsesRequest
 from overland.serve.signature import ThinkingSigner
 
 CUSTOM = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 
 
 def read_request(
-    body: ResponsesRequest, earlier: Sequence[Item], items: Sequence[Item], generator: Generator, signer: ThinkingSigner
+    body: ResponsesRequest, generator: Generator, signer: ThinkingSigner, earlier: Sequence[Item], items: Sequence[Item]
 ) -> Ask:
     """`earlier` are the items of the response it goes on from, `items` the request's own. Raises a 400."""
     placed = [] if body.instructions is None else [Placed("instructions", Message("system", body.instructions))]
-    folded = _Fold(signer)
+    pictures = RequestPictures(generator)
+    folded = _Fold(signer, pictures)
     for place, item in enumerate(earlier):
         folded.take(f"previous_response_id.{place}", item)
     for place, item in enumerate(items):
@@ -74,6 +77,9 @@ def read_request(
         answer_field="text.format",
         response_format=shown,
         top_logprobs=body.top_logprobs or 0,
+        pictures=pictures.by_hash,
+        paths=None if body.explore is None else body.explore.paths,
+        pick=None if body.explore is None else body.explore.pick,
     )
 
 
@@ -100,8 +106,9 @@ def _form(body: ResponsesRequest) -> tuple[dict[str, Any] | None, dict[str, Any]
 class _Fold:
     """Items one after another; assistant items are gathered until something else comes."""
 
-    def __init__(self, signer: ThinkingSigner) -> None:
+    def __init__(self, signer: ThinkingSigner, pictures: RequestPictures) -> None:
         self._signer = signer
+        self._pictures = pictures
         self._placed: list[Placed] = []
         self._field = ""
         self._thoughts: list[str] = []
@@ -116,12 +123,13 @@ class _Fold:
             if item.content is None:
                 raise bad_request(f"{field}.content", "a message needs content")
             role = "system" if item.role == "developer" else item.role
-            self._placed.append(Placed(field, Message(role, _text(f"{field}.content", item.content))))
+            parts = _parts(f"{field}.content", item.content, self._pictures if role == "user" else None)
+            self._placed.append(Placed(field, Message.of_parts(role, parts)))
         elif item.type in ("function_call_output", "custom_tool_call_output"):
             self._close()
             call_id = _need(field, "call_id", item.call_id)
-            text = _text(f"{field}.output", _need(field, "output", item.output))
-            self._placed.append(Placed(field, Message("tool", text, tool_call_id=call_id)))
+            parts = _parts(f"{field}.output", _need(field, "output", item.output), self._pictures)
+            self._placed.append(Placed(field, Message.of_parts("tool", parts, tool_call_id=call_id)))
         elif item.type == "reasoning":
             if self._texts or self._calls:  # the next turn begins with its thinking
                 self._close()
@@ -131,7 +139,7 @@ class _Fold:
             if self._calls:
                 self._close()
             self._open(field)
-            self._texts.append(_text(f"{field}.content", item.content or ""))
+            self._texts.append(text_of(_parts(f"{field}.content", item.content or "", None)))
         elif item.type in ("function_call", "custom_tool_call"):
             self._open(field)
             name, call_id = _need(field, "name", item.name), _need(field, "call_id", item.call_id)
@@ -164,17 +172,27 @@ class _Fold:
         return "".join(part.text or "" for part in item.summary or [])
 
 
-def _text(field: str, content: Any) -> str:
+def _parts(field: str, content: str | list[ItemPart], pictures: RequestPictures | None) -> list[Part]:
+    """The words and pictures of a content; `pictures` is None where none may stand."""
     if isinstance(content, str):
-        return content
-    out = []
+        return [content]
+    out: list[Part] = []
     for place, part in enumerate(content):
+        where = f"{field}.{place}"
+        if part.type == "input_image":
+            if pictures is None:
+                raise bad_request(where, "an image cannot stand here; valid: user messages and results of calls")
+            if part.image_url is None:
+                stored = "" if part.file_id is None else " (this server keeps no files)"
+                raise bad_request(f"{where}.image_url", f"this part needs it{stored}")
+            out.append(pictures.from_url(f"{where}.image_url", part.image_url))
+            continue
         name = "refusal" if part.type == "refusal" else "text"
-        text = getattr(part, name)
+        text = part.refusal if part.type == "refusal" else part.text
         if text is None:
-            raise bad_request(f"{field}.{place}.{name}", "this part needs it")
+            raise bad_request(f"{where}.{name}", "this part needs it")
         out.append(text)
-    return "".join(out)
+    return out
 
 
 def _need(field: str, name: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from overland.serve.answering import known_model, plan_headers, respond, stamped
+from overland.serve.answering import known_model, plan_headers, read, respond, stamped
 from overland.serve.body import read_body
 from overland.serve.errors import ApiError
 from overland.serve.generation import Ask, Generator
@@ -21,7 +21,7 @@ def add_to(app: FastAPI, generator: Generator, signer: ThinkingSigner, model_nam
     """Declare the routes."""
     store = ResponseStore(generator.settings.stored_response_bytes)
 
-    def read(body: ResponsesRequest) -> tuple[Ask, list[dict[str, Any]]]:
+    async def read_items(body: ResponsesRequest) -> tuple[Ask, list[dict[str, Any]]]:
         """The request in neutral terms, and its whole input as items, for those who go on from it."""
         earlier: list[dict[str, Any]] = []
         if body.previous_response_id is not None:
@@ -29,7 +29,8 @@ def add_to(app: FastAPI, generator: Generator, signer: ThinkingSigner, model_nam
             earlier = [*before.items, *before.response["output"]]
         said = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
         items = [_resolve(store, item) for item in said]
-        ask = read_request(body, [Item.model_validate(item) for item in earlier], items, generator, signer)
+        before_it = [Item.model_validate(item) for item in earlier]
+        ask = await read(read_request, body, generator, signer, before_it, items)
         return ask, [*earlier, *(item.model_dump(exclude_none=True) for item in items)]
 
     def find(response_id: str, param: str | None = None) -> Stored:
@@ -44,7 +45,7 @@ def add_to(app: FastAPI, generator: Generator, signer: ThinkingSigner, model_nam
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesRequest, generator.settings.max_request_bytes)
         known_model(body.model, model_name)
-        ask, items = read(body)
+        ask, items = await read_items(body)
         plan = await generator.plan(stamped(ask, request, generator))
         answer = ResponseAnswer(
             generator, plan, body, signer, request.state.request_id, lambda response: store.put(response, items)
@@ -58,7 +59,7 @@ def add_to(app: FastAPI, generator: Generator, signer: ThinkingSigner, model_nam
         """Exactly the prompt tokens the same request would have to /v1/responses."""
         body = await read_body(request, ResponsesRequest, generator.settings.max_request_bytes)
         known_model(body.model, model_name)
-        prompt = await generator.prompt(read(body)[0])
+        prompt = await generator.prompt((await read_items(body))[0])
         return {"object": "response.input_tokens", "input_tokens": len(prompt.ids)}
 
     @app.get("/v1/responses/{response_id}")

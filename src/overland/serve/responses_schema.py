@@ -6,15 +6,18 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from overland.serve.openai_schema import ReasoningEffort, Wire
+from overland.serve.openai_schema import Explore, ReasoningEffort, Wire
 
 
 class ItemPart(Wire):
     """A part of a message, of a result or of a reasoning item."""
 
-    type: Literal["input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"]
+    type: Literal["input_text", "input_image", "output_text", "text", "refusal", "summary_text", "reasoning_text"]
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
+    file_id: str | None = None
 
 
 class Item(Wire):
@@ -94,6 +97,7 @@ class ResponsesRequest(Wire):
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = Field(default=None, ge=1)
     reasoning: Reasoning | None = None
+    explore: Explore | None = None
     text: TextConfig | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)

@@ -108,7 +108,18 @@ class ServeSection(Section):
     """What Retry-After says when the server is full or draining."""
 
     max_choices: int = Field(default=16, ge=1)
-    """Largest `n` of one chat completion."""
+    """Generations of one request at most: `n` of a chat completion, times the paths explored for each."""
+
+    explore_paths: int = Field(default=1, ge=1)
+    """Paths that a request at max effort explores where it does not say (and its temperature is above 0); a vote or
+    the verifier picks one. Costs that many generations."""
+
+    verifier_url: str = ""
+    """Address that scores the answers of explored paths: given model, messages, tools and answers, it returns
+    {"scores": [...]}. Empty: a vote picks."""
+
+    verifier_seconds: float = Field(default=30.0, gt=0)
+    """How long the verifier may take; then the vote decides."""
 
     max_images: int = Field(default=16, ge=0)
     """Pictures of one request, where the model takes any. Their bytes count against `max_request_bytes`."""

@@ -19,6 +19,10 @@ class ClientGone(Exception):
     """The client closed the connection before its answer was ready."""
 
 
+COMMENT = b": still working\n\n"
+"""An event stream's comment: clients skip it, and what stands between sees that the stream lives."""
+
+
 def sse(data: Any, event: str | None = None) -> bytes:
     """One event. A text goes out as it is, anything else as compact JSON."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
