@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import torch
 from safetensors.torch import save
 
 from overland.chat import XTML, Tokenizer
@@ -197,3 +198,19 @@ def test_without_the_setting_the_routes_are_not_there(tokenizer: Tokenizer, mode
     paths = {getattr(route, "path", "") for route in app.routes}
     assert "/v1/chat/completions" in paths
     assert not paths & {"/pause", "/update_weights", "/inference/v1/generate"}
+
+
+def test_the_experts_of_each_token_come_where_asked_for(url: str, model: Decoder) -> None:
+    assert generate(url, ask())["choices"][0]["routed_experts"] is None
+    made = generate(url, ask(tokens=6, routed_experts_prompt_start=2))["choices"][0]
+    told = made["routed_experts"]
+    rows = torch.frombuffer(bytearray(base64.b64decode(told["data"])), dtype=getattr(torch, told["dtype"]))
+    said = [*PROMPT, *made["token_ids"][:-1]]
+    with torch.no_grad():
+        aux = model(torch.tensor([said])).aux
+    own = torch.stack([routing.experts for routing in aux.router], 1).to(torch.uint8)
+    assert told["start"] == 2
+    assert torch.equal(rows.view(told["shape"]), own[2:])
+    answer = httpx.post(f"{url}/inference/v1/generate", json=ask(routed_experts_prompt_start=5))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "sampling_params.routed_experts_prompt_start"

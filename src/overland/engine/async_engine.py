@@ -37,6 +37,7 @@ class AsyncEngine:
         constraint: Constraint | None = None,
         priority: int = 0,
         deadline: float | None = None,
+        routed_from: int | None = None,
     ) -> Stream:
         """Queue a request and return its stream. Raises UsageError as Engine.submit does."""
         generation = self.engine.submit(
@@ -48,6 +49,7 @@ class AsyncEngine:
             constraint=constraint,
             priority=priority,
             deadline=deadline,
+            routed_from=routed_from,
         )
         queue: asyncio.Queue[Emitted | BaseException | None] = asyncio.Queue()
         self._queues[id(generation)] = queue

@@ -24,6 +24,7 @@ from overland.engine.images import Picture, PictureRows
 from overland.engine.pool import PAGE_TOKENS, PagePool
 from overland.engine.prefill import Prefill
 from overland.engine.request import Budget, Generation, Sampling
+from overland.engine.routing import expert_layers, experts_of, record, wanted
 from overland.engine.sampler import sample
 from overland.engine.weights import checksum_of
 from overland.errors import UsageError
@@ -117,10 +118,13 @@ class Engine:
         constraint: Constraint | None = None,
         priority: int = 0,
         deadline: float | None = None,
+        routed_from: int | None = None,
     ) -> Generation:
         """Queue a request; its Generation fills while `step` runs.
 
         `images` stand, in order, where `ids` have the model's media_token_id, once for each of their places.
+        `routed_from` records the experts of every token from that one of the prompt on (all but the last, which is
+        never run); what they stand for is then not taken from the cache.
         Raises UsageError for ids and images that cannot be run.
         """
         if not ids:
@@ -137,6 +141,11 @@ class Engine:
             raise UsageError(f"the prompt holds ids outside 0..{self.vocab_size - 1}")
         if any(not 0 <= token < self.vocab_size for token, _ in sampling.logit_bias):
             raise UsageError(f"logit_bias names ids outside 0..{self.vocab_size - 1}")
+        if routed_from is not None:
+            if not expert_layers(self.model):
+                raise UsageError("routed_from: this model has no experts to record")
+            if not 0 <= routed_from < len(ids):
+                raise UsageError(f"routed_from = {routed_from} is no token of the prompt; valid: 0 to {len(ids) - 1}")
         prompt, held = self.pictures.admit(ids, images)
         generation = Generation(
             prompt,
@@ -148,6 +157,7 @@ class Engine:
             priority=priority,
             deadline=deadline,
             held=held,
+            routed_from=routed_from,
         )
         (self._inbox if self._paused is None else self._held).append(generation)
         self._counts["requests"] += 1
@@ -310,8 +320,12 @@ class Engine:
         assert batch.cache is not None
         last = torch.tensor(batch.last_tokens())[:, None]
         self._counts["decoded_lanes"] += len(last)
-        logits = self.model(last, cache=batch.cache).logits[:, 0]
-        return self._accept(logits, batch.rows, batch.lanes, batch.cache)
+        out = self.model(last, cache=batch.cache)
+        if wanted(batch.rows):
+            experts_LMk = experts_of(out.aux)
+            for row, lane in zip(batch.rows, batch.lanes, strict=True):
+                record(row, experts_LMk[lane : lane + 1], len(row.prompt_ids) + len(row.ids) - 1)
+        return self._accept(out.logits[:, 0], batch.rows, batch.lanes, batch.cache)
 
     def _accept(self, logits: Tensor, rows: Sequence[Generation], lanes: Sequence[int], cache: Cache) -> list[Emitted]:
         """Draw the next token of every running row from its lane's logits."""

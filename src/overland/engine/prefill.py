@@ -17,6 +17,7 @@ from overland.engine.images import PictureRows
 from overland.engine.parting import common_length, parting_points
 from overland.engine.pool import PagePool
 from overland.engine.request import Generation
+from overland.engine.routing import cacheable, experts_of, record, wanted
 from overland.model import Cache, Decoder, Packing
 
 SHORTEST_PREFIX = 32  # tokens; a shorter shared beginning is cheaper to run again than to look after
@@ -41,6 +42,7 @@ class Part:
     marks: set[int] = field(default_factory=set)  # where others part from it: a piece ends there, with a checkpoint
     leader: Part | None = None  # runs what both begin with ...
     shared: int = 0  # ... this many tokens
+    routed_from: int | None = None  # of its requests
 
 
 class Prefill:
@@ -71,17 +73,20 @@ class Prefill:
 
     def run(self, group: list[Generation]) -> Done:
         """Run what is left of each distinct prompt in one ragged batch."""
-        distinct: dict[tuple[str, tuple[int, ...]], int] = {}
-        lanes = [distinct.setdefault((g.salt, tuple(g.prompt_ids)), len(distinct)) for g in group]
+        distinct: dict[tuple[str, tuple[int, ...], int | None], int] = {}
+        keys = [(g.salt, tuple(g.prompt_ids), g.routed_from) for g in group]
+        lanes = [distinct.setdefault(key, len(distinct)) for key in keys]
         caches, rests = [], []
-        for salt, prompt in distinct:
-            held, cache = self.pool.take(prompt, salt)
+        for salt, prompt, routed_from in distinct:
+            held, cache = self.pool.take(cacheable(prompt, routed_from), salt)
             caches.append(self.model.new_cache(1) if cache is None else cache)
             rests.append(list(prompt[held:]))
         batch = Cache.cat(caches)
-        logits = self._forward(rests, batch)
+        logits, experts = self._forward(rests, batch, wanted(group))
         for g, i in zip(group, lanes, strict=True):
             g.cached_tokens = len(g.prompt_ids) - len(rests[i])
+            if experts is not None:
+                record(g, experts[i], g.cached_tokens)
             self.counts["cached_tokens"] += g.cached_tokens
         return group, lanes, logits, batch
 
@@ -102,6 +107,7 @@ class Prefill:
         Equal prompts run as one anyway, and a turn that goes on from its own checkpoint needs no shorter beginning.
         """
         out: list[tuple[str, list[int]]] = []
+        new = [g for g in new if g.routed_from is None]  # what is recorded has to be run
         for salt in dict.fromkeys(g.salt for g in new):
             own = list(dict.fromkeys(tuple(g.prompt_ids) for g in new if g.salt == salt))
             prompts = [*own, *(tuple(ids) for other, ids in self._recent if other == salt)]
@@ -134,8 +140,8 @@ class Prefill:
                 groups.append([g])
         return groups
 
-    def _forward(self, pieces: list[list[int]], batch: Cache) -> Tensor:
-        """One ragged call; logits [B, V] after each piece."""
+    def _forward(self, pieces: list[list[int]], batch: Cache, routed: bool) -> tuple[Tensor, list[Tensor] | None]:
+        """One ragged call; logits [B, V] after each piece, and where `routed` each piece's experts."""
         lengths = torch.tensor([len(piece) for piece in pieces])
         padded = torch.zeros(len(pieces), int(lengths.max()), dtype=torch.long)
         for i, piece in enumerate(pieces):
@@ -143,7 +149,11 @@ class Prefill:
         self.counts["prompt_tokens"] += int(lengths.sum())
         ids, images = self.pictures.feed(padded)
         packing = Packing(lengths=lengths)
-        return self.model(ids, images=images, packing=packing, cache=batch, last_only=True).logits[:, 0]
+        out = self.model(ids, images=images, packing=packing, cache=batch, last_only=True)
+        if not routed:
+            return out.logits[:, 0], None
+        experts_BTMk = experts_of(out.aux).unflatten(0, padded.shape)
+        return out.logits[:, 0], [rows[: len(piece)] for rows, piece in zip(experts_BTMk, pieces, strict=True)]
 
     # ---- in pieces ----
 
@@ -153,13 +163,13 @@ class Prefill:
         for g in [*new, *resumed]:
             ids = [*g.prompt_ids, *g.ids[:-1]]
             peers = [part for part in self.parts if part.requests[0].salt == g.salt and part.loads == self._loads]
-            same = next((part for part in peers if part.ids == ids), None)
+            same = next((part for part in peers if part.ids == ids and part.routed_from == g.routed_from), None)
             if same is not None:
                 same.requests.append(g)
                 continue
-            part = Part(ids, [g], self._loads)
+            part = Part(ids, [g], self._loads, routed_from=g.routed_from)
             part.marks = {len(prefix) for salt, prefix in shared if salt == g.salt and ids[: len(prefix)] == prefix}
-            for other in peers:
+            for other in peers if g.routed_from is None else ():
                 n = min(common_length(other.ids, ids), len(ids) - 1)
                 if n >= SHORTEST_PREFIX and n > max(part.shared, other.at):
                     part.leader, part.shared = other, n
@@ -178,9 +188,13 @@ class Prefill:
             if part.cache is None:
                 part.cache = self.model.new_cache(1)
         batch = Cache.cat([part.cache for part, _ in chosen if part.cache is not None])
-        logits = self._forward([part.ids[part.at : end] for part, end in chosen], batch)
+        pieces = [part.ids[part.at : end] for part, end in chosen]
+        logits, experts = self._forward(pieces, batch, any(wanted(part.requests) for part, _ in chosen))
         finished: list[Done] = []
         for i, (part, end) in enumerate(chosen):
+            if experts is not None:
+                for g in part.requests:
+                    record(g, experts[i], part.at)
             part.at, part.cache = end, batch.select([i])
             whole_page = end % self.pool.page_size == 0 and end < len(part.ids)
             if part.loads == self._loads and (end in part.marks or whole_page):
@@ -209,7 +223,8 @@ class Prefill:
             if part.leader is not None:
                 continue
             if part.cache is None:
-                part.held, part.cache = self.pool.take(part.ids, part.requests[0].salt)
+                known = cacheable(part.ids, part.routed_from)
+                part.held, part.cache = self.pool.take(known, part.requests[0].salt)
                 part.at, part.loads = part.held, self._loads
             ready.append(part)
         chosen: list[tuple[Part, int]] = []

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 
+from torch import Tensor
+
 from overland.engine.constraint import Constraint
 from overland.engine.images import FIRST, Held
 from overland.errors import UsageError
@@ -115,6 +117,8 @@ class Generation:
     top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     versions: list[int | str] = field(default_factory=list)
     held: tuple[Held, ...] = ()  # the pictures of the prompt, kept while it may be run
+    routed_from: int | None = None  # the first token whose experts are recorded; None: nothing is
+    routed: list[Tensor] = field(default_factory=list)  # [tokens, expert layers, k] each, in the order of the tokens
 
     def __post_init__(self) -> None:
         self._random = Random(self.sampling.seed)
@@ -137,6 +141,11 @@ class Generation:
         """Whether the last token has been emitted."""
         return self.finish_reason is not None
 
+    @property
+    def routed_tokens(self) -> int:
+        """Tokens whose experts have been recorded."""
+        return sum(len(rows) for rows in self.routed)
+
     def twin(self, seed: int) -> Generation:
         """A request in the same state that goes on with a seed of its own."""
         twin = replace(
@@ -147,6 +156,7 @@ class Generation:
             forced=list(self.forced),
             top=list(self.top),
             versions=list(self.versions),
+            routed=list(self.routed),
             constraint=None if self.constraint is None else self.constraint.copy(),
         )
         twin._pending, twin._counting = list(self._pending), self._counting

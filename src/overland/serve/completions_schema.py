@@ -54,6 +54,8 @@ class SamplingParams(Wire):
     repetition_penalty: float = Field(default=1.0, gt=0, le=10)
     logit_bias: dict[str, float] | None = Field(default=None, max_length=1024)
     thinking_token_budget: int | None = Field(default=None, ge=0)
+    return_routed_experts: bool | None = None
+    routed_experts_prompt_start: int | None = Field(default=None, ge=0)
 
 
 class GenerateRequest(Wire):

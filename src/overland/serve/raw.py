@@ -35,6 +35,7 @@ class RawRun:
     stops: tuple[str, ...] = ()
     priority: int = 0
     request_id: str = ""
+    routed_from: int | None = None
     generation: Generation | None = None
     finish: str = "stop"
     tail: str = ""  # text that only the end released
@@ -46,7 +47,9 @@ class RawRun:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         stop_text = StopText(self.stops)
         clock = Clock(owner)
-        stream = owner.engine.submit(self.ids, self.sampling, self.budget, self.salt, priority=self.priority)
+        stream = owner.engine.submit(
+            self.ids, self.sampling, self.budget, self.salt, priority=self.priority, routed_from=self.routed_from
+        )
         self.generation = generation = stream.generation
         key = owner.register(generation, self.request_id)
         cut = ended = False

@@ -151,6 +151,9 @@ class ServeSection(Section):
     trainer_routes: bool = False
     """Whether trainers may pause the engine, replace its weights and abort requests (/pause, /update_weights ...)."""
 
+    return_routed_experts: bool = False
+    """Whether /inference/v1/generate says which experts each token went to, also where a request does not ask."""
+
     weights_root: str = ""
     """Folder under which /update_weights may name model folders. Empty: weights come only inside the request."""
 

@@ -8,14 +8,17 @@ a safetensors file in base64; they are taken between two steps, all or none.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from torch import Tensor
 
 from overland.engine import Budget, Sampling
+from overland.engine.routing import expert_layers
 from overland.engine.weights import checksums_of
 from overland.errors import OverlandError
 from overland.serve.admission import Load
@@ -50,6 +53,7 @@ class GenerateAnswer:
         self._request_id = request_id
         close = generator.think_close
         budget = asked.thinking_token_budget
+        self._routed_from = _routed_from(generator, body)
         self.load = Load(len(self._ids), min(room, asked.max_tokens or room), asked.n)
         self._runs = [
             RawRun(
@@ -73,6 +77,7 @@ class GenerateAnswer:
                 salt=body.cache_salt or "",
                 priority=body.priority,
                 request_id=request_id,
+                routed_from=self._routed_from,
             )
             for seed in seeds(asked.seed, asked.n)
         ]
@@ -88,8 +93,7 @@ class GenerateAnswer:
         """Not offered: the route gives whole answers."""
         raise bad_request("stream", "this route gives whole answers")
 
-    @staticmethod
-    def _choice(number: int, run: RawRun) -> dict[str, Any]:
+    def _choice(self, number: int, run: RawRun) -> dict[str, Any]:
         generation = run.generation
         assert generation is not None
         content = [
@@ -110,10 +114,39 @@ class GenerateAnswer:
             "logprobs": {"content": content},
             "forced_tokens": list(generation.forced),
             "cached_tokens": generation.cached_tokens,
-            "routed_experts": None,
+            "routed_experts": None if self._routed_from is None else _routed(self._routed_from, generation.routed),
             "sampling_mask": None,
             "weight_versions": list(generation.versions),
         }
+
+
+def _routed_from(generator: Generator, body: GenerateRequest) -> int | None:
+    """The token from which experts are reported; None where nobody asks. Raises a 400 where there is nothing to report.
+
+    A turn that goes on from another one names where its new tokens begin, so that the rest may come from the cache.
+    """
+    asked, model = body.sampling_params, generator.engine.engine.model
+    told = asked.return_routed_experts or asked.routed_experts_prompt_start is not None
+    if asked.return_routed_experts is False or not (told or generator.settings.return_routed_experts):
+        return None
+    if not expert_layers(model):
+        if not told:
+            return None
+        raise bad_request("sampling_params.return_routed_experts", "this model has no experts")
+    start = asked.routed_experts_prompt_start or 0
+    if start >= len(body.token_ids):
+        what = f"{start} is no token of the prompt; valid: 0 to {len(body.token_ids) - 1}"
+        raise bad_request("sampling_params.routed_experts_prompt_start", what)
+    return start
+
+
+def _routed(start: int, rows: Sequence[Tensor]) -> dict[str, Any]:
+    """Ids [tokens, expert layers, k] of all tokens from `start` to the last but one, as renderers reads them: it looks
+    for `data` in the first place."""
+    experts = torch.cat(list(rows)).contiguous()
+    data = base64.b64encode(experts.numpy().tobytes()).decode()
+    kind = str(experts.dtype).removeprefix("torch.")
+    return {"data": data, "shape": list(experts.shape), "start": start, "dtype": kind}
 
 
 def add_to(app: FastAPI, generator: Generator, model_name: str) -> None:
