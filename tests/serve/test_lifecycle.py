@@ -141,7 +141,7 @@ class _Process:
 
     def __enter__(self) -> tuple[subprocess.Popen[str], str, Callable[[], None]]:
         process = self._process
-        watchdog = threading.Timer(60, process.kill)
+        watchdog = threading.Timer(240, process.kill)
         watchdog.daemon = True
         watchdog.start()
         line = process.stdout.readline()

@@ -240,7 +240,8 @@ class _Episode:
             text = cap("error unreadable: " + clean("; ".join(turn.parse_errors)), MAX_ECHO)
             call = ToolCall("", "format", "")
             repeats = self.stuck.add(call, text)
-            trajectory.messages.append(Message("tool", self._nudged(text, repeats), name="format"))
+            # No tool was called, hence no tool's result: an endpoint would refuse one that answers no call.
+            trajectory.messages.append(Message("user", self._nudged(text, repeats)))
             return repeats >= STOP_AT
         stuck = False
         for call in turn.message.tool_calls:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from overland.agent.text import clean
 from overland.agent.turn import Turn, Usage
+from overland.agent.wire_openai import broken
 from overland.chat import MalformedCall, Message, ToolCall, ToolSpec
 from overland.errors import OverlandError
 
@@ -130,6 +131,8 @@ def turn(data: dict[str, Any]) -> Turn:
         usage=Usage(
             fresh + cached, int(used.get("output_tokens") or 0), int(details.get("thinking_tokens") or 0), cached
         ),
+        parse_errors=broken(data),
+        continues=not any(one.startswith("ended_by_eos") for one in broken(data)),
         policy_version=data.get("model"),
         provider_state=blocks,
     )

@@ -76,8 +76,16 @@ def turn(data: dict[str, Any]) -> Turn:
             int((used.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0),
             int((used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
         ),
+        parse_errors=broken(choice),
+        continues=not any(one.startswith("ended_by_eos") for one in broken(choice)),
         policy_version=data.get("system_fingerprint") or data.get("model"),
     )
+
+
+def broken(data: dict[str, Any]) -> tuple[str, ...]:
+    """What broke the turn's format, where the endpoint says so (this project's server does)."""
+    told = data.get("parse_errors")
+    return tuple(clean(str(one)) for one in told) if isinstance(told, list) else ()
 
 
 def is_context_error(status: int, text: str) -> bool:

@@ -225,7 +225,7 @@ class MessageAnswer:
         for call in answer.calls:
             content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": tool_input(call)})
         stop = {**_stop(answer), "stop_details": None}
-        return {**self._message(content), **stop, **_explored(answer), "usage": _usage(answer)}
+        return {**self._message(content), **stop, **answer.extras, "usage": _usage(answer)}
 
     async def stream(self) -> AsyncGenerator[bytes]:
         """message_start, the blocks one after another, message_delta, message_stop; an error event if it fails."""
@@ -250,7 +250,7 @@ class MessageAnswer:
             for made in blocks.close():
                 yield made
             stop = {**_stop(answer), "stop_details": None}
-            yield _event("message_delta", delta=stop, **_explored(answer), usage=_usage(answer))
+            yield _event("message_delta", delta=stop, **answer.extras, usage=_usage(answer))
             yield _event("message_stop")
         except Exception as error:
             failure = as_api_error(error, self._request_id)
@@ -321,10 +321,6 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 def _display(thinking: Thinking | None) -> str | None:
     return thinking.display if thinking is not None else None
-
-
-def _explored(answer: Answer) -> dict[str, Any]:
-    return {} if answer.explored is None else {"explored": answer.explored}
 
 
 def _stop(answer: Answer) -> dict[str, Any]:

@@ -68,6 +68,12 @@ class Answer:
         return len(self.ids) + self.others_tokens
 
     @property
+    def extras(self) -> dict[str, Any]:
+        """What no API has a field for, where there is something: what broke the format, how it was explored."""
+        broken = {"parse_errors": list(self.errors)} if self.errors else {}
+        return broken if self.explored is None else {**broken, "explored": self.explored}
+
+    @property
     def thought(self) -> int:
         """All that was generated as thinking."""
         return self.reasoning_tokens + self.others_reasoning

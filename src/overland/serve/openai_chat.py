@@ -208,8 +208,7 @@ class ChatAnswer:
                     if tokens:
                         yield self._chunk(number, {}, tokens)
             for choice in choices:
-                explored = {} if choice.answer.explored is None else {"explored": choice.answer.explored}
-                yield self._chunk(choice.number, {}, explored, finish=FINISH[choice.answer.finish])
+                yield self._chunk(choice.number, {}, choice.answer.extras, finish=FINISH[choice.answer.finish])
             if self._body.stream_options is not None and self._body.stream_options.include_usage:
                 yield sse(
                     {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self._usage(choices)}
@@ -243,10 +242,7 @@ class ChatAnswer:
                 "forced_tokens": answer.forced,
                 "weight_versions": answer.versions,
             }
-        if answer.errors:
-            made["parse_errors"] = list(answer.errors)
-        if answer.explored is not None:
-            made["explored"] = answer.explored
+        made |= answer.extras
         return made
 
     def _tokens(

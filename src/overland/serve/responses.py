@@ -128,7 +128,7 @@ class ResponseAnswer:
             "truncation": "disabled",
             "usage": _usage(answer) if answer is not None else None,
             "user": body.user,
-            **({} if answer is None or answer.explored is None else {"explored": answer.explored}),
+            **({} if answer is None else answer.extras),
         }
 
 
