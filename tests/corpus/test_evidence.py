@@ -52,6 +52,14 @@ def test_stanzas_speak_for_their_files(folder: Folder) -> None:
     assert "conflicting" in evidence(root, "vendor/b.txt", "SPDX-License-Identifier: CC0-1.0\nwords").conflict
 
 
+def test_holders_that_a_file_names_are_to_be_named(folder: Folder) -> None:
+    head = "SPDX-License-Identifier: CC-BY-4.0\nSPDX-FileCopyrightText: 2024 Jane Roe\n\nwords"
+    root = folder({"a.txt": head, "b.txt": "x", "b.txt.license": head.replace("Jane", "John")})
+    assert evidence(root, "a.txt", head).attribution == "Jane Roe"
+    assert evidence(root, "a.txt", head, attribution="The Book").attribution == "Jane Roe; The Book"
+    assert evidence(root, "b.txt").attribution == "John Roe"
+
+
 def test_copyright_of_an_installed_package_counts_only_where_all_stanzas_agree(folder: Folder) -> None:
     pytest.importorskip("debian", reason="DEP-5 needs the extra 'corpus'")
     root = folder({"one/copyright": DEP5, "one/a.txt": "x", "two/copyright": DEP5.split("Files: vendor")[0] + "\n"})

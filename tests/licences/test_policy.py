@@ -22,6 +22,7 @@ from overland.licences import (
     profile,
     recognise_licence,
     restriction_in,
+    spdx_copyrights,
 )
 
 TODAY = datetime.date(2026, 6, 1)
@@ -171,6 +172,14 @@ def test_restrictions_take_a_licence_away() -> None:
     assert restriction_in("This text is for research purposes only.") == "for research purposes only"
     assert restriction_in("Attribution-NonCommercial: non-commercial use", "CC-BY-NC-4.0") is None
     assert restriction_in("A commercial success.") is None
+
+
+def test_spdx_copyright_lines_name_people_without_years_and_addresses() -> None:
+    text = (
+        "# SPDX-FileCopyrightText: 2019-2024 Jane Roe <jane@roe.org>\n<!-- SPDX-FileCopyrightText: © Acme, Inc. -->\n"
+    )
+    assert spdx_copyrights(text + "x" * 5000 + "SPDX-FileCopyrightText: 2020 Too Late") == "Jane Roe; Acme, Inc"
+    assert spdx_copyrights("Copyright 2020 Somebody") == ""
 
 
 def test_copyright_holders_are_people_and_not_phrases() -> None:

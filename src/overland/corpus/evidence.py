@@ -27,6 +27,7 @@ from overland.licences import (
     normalise,
     recognise_licence,
     restriction_in,
+    spdx_copyrights,
     spdx_lines,
 )
 
@@ -60,7 +61,7 @@ class FolderEvidence:
     dep5: dict[str, str] = field(default_factory=dict)
     """Machine-readable copyright file -> its text."""
     holders: dict[str, str] = field(default_factory=dict)
-    """Licence file -> the copyright holders it names."""
+    """Licence file -> the copyright holders it names; file -> those in the `.license` file beside it."""
 
 
 def is_evidence_file(path: str) -> bool:
@@ -87,6 +88,8 @@ def read_folder_evidence(open_file: Callable[[str], BinaryIO], paths: Iterable[s
             stated = spdx_lines(text)
             if len(stated) == 1 and (key := from_statement(stated[0])):
                 found.beside[path[: -len(".license")]] = key
+            if holders := spdx_copyrights(text):
+                found.holders[path[: -len(".license")]] = holders
             continue
         if (name == "copyright" or path.endswith(".reuse/dep5")) and re.search(r"^Format:", text, re.MULTILINE):
             found.dep5[path] = text
@@ -166,7 +169,10 @@ def find_evidence(
         around = Evidence(expression, where, "", around.attribution)
     if not around.conflict and around.expression and (words := restriction_in(text, around.expression)):
         return Evidence(conflict=f"conflicting licences: {around.where} says {around.expression}, its text '{words}'")
-    return Evidence(around.expression, around.where, around.conflict, attribution or around.attribution)
+    # The holders that the file itself names, and whom its record or its source wants named; else the folder's.
+    named = dict.fromkeys((spdx_copyrights(text), folder.holders.get(path, ""), attribution))
+    holders = "; ".join(name for name in named if name)
+    return Evidence(around.expression, around.where, around.conflict, holders or around.attribution)
 
 
 def _link_keys(link: str) -> set[str]:

@@ -17,6 +17,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from overland.corpus import personal_kinds as kinds
 from overland.corpus.compiled import Packed
@@ -39,8 +40,7 @@ from overland.corpus.personal_scan import (
 KINDS = ("EMAIL", "PHONE", "IP", "CARD", "IBAN", "ID", "KEY")
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """Characters [start, end) hold one personal datum of one of KINDS (or of a model's: NAME, ADDRESS)."""
 
     start: int

@@ -39,7 +39,8 @@ def file_system(url: str) -> tuple[Any, str]:
     from obstore.fsspec import FsspecStore
 
     endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
-    system = FsspecStore(
+    make: Any = FsspecStore  # its overloads know protocols as literals only
+    system = make(
         protocol,
         client_options={"timeout": "60s", "allow_http": endpoint.startswith("http://")},
         # A short break is waited out; a store that is gone costs each file seconds, not minutes.

@@ -7,7 +7,7 @@ from overland.licences.expressions import BadExpression, keys_of, normalise
 from overland.licences.facts import Facts, facts
 from overland.licences.names import PUBLIC_DOMAIN, creative_commons_urls, from_statement
 from overland.licences.profiles import PROFILES, USES, Profile, profile
-from overland.licences.texts import copyright_holders, recognise_licence, restriction_in, spdx_lines
+from overland.licences.texts import copyright_holders, recognise_licence, restriction_in, spdx_copyrights, spdx_lines
 
 __all__ = [
     "PROFILES",
@@ -33,5 +33,6 @@ __all__ = [
     "profile",
     "recognise_licence",
     "restriction_in",
+    "spdx_copyrights",
     "spdx_lines",
 ]

@@ -34,6 +34,8 @@ _SIGNS = (
     "train",
 )
 _SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([^\n\r]{1,200})")
+_SPDX_COPYRIGHT = re.compile(r"SPDX-FileCopyrightText:[ \t]*([^\n\r]{1,200})")
+_BEFORE_HOLDER = re.compile(r"^(?:\s|copyright\b|\(c\)|©|\d{4}|present\b|[-–,])+", re.IGNORECASE)
 _TRAILING = re.compile(r"\s*(\*/|-->|\"\"\"|'''|#\}|%>)\s*$")
 
 # The order matters inside a family only: a text is tried against every pattern and must fit one family alone.
@@ -91,6 +93,16 @@ def copyright_holders(text: str) -> str:
     names = (re.sub(r"\s*All rights reserved\.?$", "", name, flags=re.IGNORECASE).strip(" .,;") for name in found)
     legal = re.compile(r"notice|licen[sc]e|holder|owner|law|\[|<|statement|and related|interest", re.IGNORECASE)
     return "; ".join(dict.fromkeys(name for name in names if name and not legal.search(name)))[:400]
+
+
+def spdx_copyrights(text: str, within: int = 4000) -> str:
+    """Whom the SPDX-FileCopyrightText lines of a file's header name, joined by "; ", without years and addresses."""
+    head = text[:within]
+    if "SPDX-FileCopyrightText:" not in head:
+        return ""
+    found = (_TRAILING.sub("", match[1]) for match in _SPDX_COPYRIGHT.finditer(head))
+    names = (_BEFORE_HOLDER.sub("", re.sub(r"<[^<>]*>", "", name)).strip(" .,;*/") for name in found)
+    return "; ".join(dict.fromkeys(name for name in names if name))[:400]
 
 
 def recognise_licence(text: str) -> str | None:
