@@ -131,7 +131,7 @@ def removal(tokens: int, documents: int) -> dict[str, Any]:
         (folder / "shards").mkdir(parents=True)
         writer = ShardWriter(folder / "shards", "train", 0, 1 << 20)
         made = [
-            Document(f"source-{n % 40}", f"{n}.txt", "prose", "en", "", f"{n:064d}", "CC0-1.0")
+            Document(f"source-{n % 40}", f"{n}.txt", "prose", "en", b"", f"{n:064d}", "CC0-1.0")
             for n in range(documents)
         ]
         each = tokens // documents

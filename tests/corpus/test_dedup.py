@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overland.corpus import dedup
-from overland.corpus.dedup import NearDuplicates, RepeatedParagraphs, jaccard, normalised_hash
+from overland.corpus import dedup_paragraphs
+from overland.corpus.dedup import NearDuplicates, jaccard, normalised_hash
+from overland.corpus.dedup_paragraphs import RepeatedParagraphs, long_paragraphs
 
 from .conftest import RARE, prose
 
@@ -92,17 +93,18 @@ def test_white_space_does_not_make_a_document_new() -> None:
 def test_repeated_paragraph_is_cut_and_its_span_names_the_first_holder() -> None:
     cutter = RepeatedParagraphs(20)
     first, second, shared = prose(1, 40), prose(2, 40), prose("s", 30)
-    assert cutter.cut("one", first + "\n" + shared, "prose") == (first + "\n" + shared, [])
+    text = (first + "\n" + shared).encode()
+    assert cutter.cut("one", text, "prose") == (text, [])
     text = second + "\n" + shared + "\n" + prose(3, 30)
-    out, cuts = cutter.cut("two", text, "prose")
+    out, cuts = cutter.cut("two", text.encode(), "prose")
     assert [(text[a:b], holder) for a, b, holder in cuts] == [(shared, "one")]
-    assert out == text.replace(shared, "")
+    assert out.decode() == text.replace(shared, "")
 
 
 def test_paragraph_repeated_inside_one_document_keeps_its_first() -> None:
     shared = prose("s", 30)
-    out, cuts = RepeatedParagraphs(20).cut("one", f"{shared}\n{shared}\n{shared}", "prose")
-    assert out.count(shared) == 1
+    out, cuts = RepeatedParagraphs(20).cut("one", f"{shared}\n{shared}\n{shared}".encode(), "prose")
+    assert out.count(shared.encode()) == 1
     assert len(cuts) == 2
 
 
@@ -110,20 +112,20 @@ def test_code_loses_repeated_comments_only() -> None:
     header = "# " + " ".join(RARE[:30]) + "\n"
     body = "".join(f"value_{i} = compute(value_{i}, 3)\n" for i in range(20))
     cutter = RepeatedParagraphs(20)
-    cutter.cut("one", header + "\n" + body, "code")
-    out, cuts = cutter.cut("two", header + "\n" + body, "code")
-    assert out == "\n" + body
+    cutter.cut("one", (header + "\n" + body).encode(), "code")
+    out, cuts = cutter.cut("two", (header + "\n" + body).encode(), "code")
+    assert out.decode() == "\n" + body
     assert len(cuts) == 1
 
 
 @given(st.text(alphabet="ab \n\t\u2003", max_size=200))
 def test_cutting_keeps_all_that_is_not_cut(text: str) -> None:
-    out, cuts = RepeatedParagraphs(1).cut("x", text, "prose")
+    out, cuts = RepeatedParagraphs(1).cut("x", text.encode(), "prose")
     rebuilt, at = "", 0
     for start, end, _ in cuts:
         rebuilt += text[at:start]
         at = end
-    assert rebuilt + text[at:] == out
+    assert rebuilt + text[at:] == out.decode()
 
 
 @given(
@@ -133,9 +135,8 @@ def test_cutting_keeps_all_that_is_not_cut(text: str) -> None:
 )
 @settings(max_examples=300, deadline=None)
 def test_long_paragraphs_are_those_of_plain_python(text: str, min_words: int, only_comments: bool) -> None:
-    expected = [
-        (start, end)
-        for start, end in dedup._paragraphs(text)
-        if len(text[start:end].split()) >= min_words and (not only_comments or dedup._only_comments(text[start:end]))
-    ]
-    assert dedup.long_paragraphs(text, min_words, only_comments) == expected
+    found = long_paragraphs(text.encode(), min_words, only_comments)
+    assert found == dedup_paragraphs._long_paragraphs(text, min_words, only_comments)
+    for (start, end, first, last), words in zip(*found, strict=True):
+        assert text.encode()[start:end].decode() == text[first:last]
+        assert text[first:last].split() == words.decode().split(" ")

@@ -16,7 +16,7 @@ from overland.corpus import quality_reference
 from overland.corpus.compiled import Packed
 from overland.corpus.quality import Broken, c4_lines, check, judge, limits_of, profiles_of
 from overland.corpus.quality_rules import PUBLISHED, check_limits, published
-from overland.corpus.quality_statistics import STATISTICS, statistics
+from overland.corpus.quality_statistics import STATISTICS, statistics, wanted_bits
 from overland.corpus.section import CodeRules, CorpusSection, MathRules, ProseRules
 from overland.errors import UsageError
 
@@ -46,6 +46,19 @@ LETTERS = "aéZ .\n\t!?\"'日…•#{1)\\\u2003-*:/<>$%;x\x00\x85\x1f。（"
 @settings(max_examples=120, deadline=None)
 def test_statistics_of_any_text_are_those_of_plain_python(texts: list[str]) -> None:
     held_against_python([text.encode("utf-8", "replace").decode() for text in texts])
+
+
+@given(
+    st.lists(st.one_of(st.text(LETTERS, max_size=60), st.text(max_size=40)), min_size=1, max_size=3),
+    st.lists(st.sets(st.sampled_from(STATISTICS)), min_size=3, max_size=3),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_statistic_does_not_depend_on_what_else_is_asked_for(texts: list[str], asked: list[set[str]]) -> None:
+    packed = Packed.of([text.encode("utf-8", "replace") for text in texts])
+    every = statistics(packed)
+    some = statistics(packed, [wanted_bits(names) for names in asked[: len(texts)]])
+    for at, names in enumerate(asked[: len(texts)]):
+        assert {name: some[name][at] for name in names} == {name: every[name][at] for name in names}
 
 
 @given(st.lists(st.sampled_from(["ab", "c", "dEf"]), max_size=60))

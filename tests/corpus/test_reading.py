@@ -76,5 +76,5 @@ def test_page_without_its_navigation_and_footer() -> None:
 
 
 def test_language_is_english_or_undetermined() -> None:
-    assert language_of("It is the case that one of them is in a tree with a bird.") == "en"
-    assert language_of("Die Katze sitzt auf dem Dach und schaut nach unten.") == "und"
+    assert language_of(b"It is the case that one of them is in a tree with a bird.") == "en"
+    assert language_of(b"Die Katze sitzt auf dem Dach und schaut nach unten.") == "und"

@@ -26,12 +26,13 @@ from overland.corpus.document import Document
 from overland.corpus.earlier import FOLDER, Earlier, open_earlier, save_index
 from overland.corpus.gather import Admission, open_sources
 from overland.corpus.judging import OpenedMeans, open_means
-from overland.corpus.parts import read_part, write_part
+from overland.corpus.parts import decided_table, documents_of, read_table, write_table
 from overland.corpus.pieces import (
     FinishPiece,
     ReadPiece,
     deidentify,
     finish_piece,
+    kept_documents,
     piece_bytes,
     read_piece,
     read_pieces,
@@ -39,7 +40,7 @@ from overland.corpus.pieces import (
 from overland.corpus.place import check_target, finished_folder, recipe_hash, work_folder
 from overland.corpus.publish import TOKENIZER, Decided, train_tokenizer, write_corpus
 from overland.corpus.report import CorpusReport
-from overland.corpus.runners import Runner, open_runner
+from overland.corpus.runners import Runner, few_collections, open_runner
 from overland.corpus.section import CorpusSection
 from overland.corpus.sources import Source
 from overland.errors import UsageError
@@ -61,7 +62,11 @@ def build(
     started = time.monotonic()
     opened = open_build(section, out, tokenizer_extra_text)
     out = opened.out
-    with work_folder(out, opened.recipe, opened.sources) as work, open_runner(section.scale) as runner:
+    with (
+        work_folder(out, opened.recipe, opened.sources) as work,
+        open_runner(section.scale) as runner,
+        few_collections(),
+    ):
         decided = decide(opened, work, runner, progress)
         pieces = finish_pieces(section, decided, work)
         with progress("corpus: tokenise", decided.kept, "document") as bar:
@@ -116,10 +121,11 @@ def finish_pieces(section: CorpusSection, decided: Decided, work: Path) -> list[
             decided.heldout,
             work / TOKENIZER,
             path,
+            read,
             work / "rows" / path.name,
             work / "tokens" / f"{path.stem}.npy",
         )
-        for path in decided.paths
+        for path, read in zip(decided.paths, decided.read, strict=True)
     ]
 
 
@@ -156,13 +162,14 @@ def _decide(
     results = runner.map(read_piece, (piece for piece in pieces if not admission.full(piece.source)))
     with progress("corpus: read", int(section.max_megabytes * 1e6), "byte") as bar:
         for at, piece in enumerate(pieces):
-            documents = list(_admitted(piece, admission, results, bar))
+            read, rows, documents = _admitted(piece, admission, results, bar)
+            texts = [document.utf8 for document in documents]
             for document in documents:
                 if document.kept:
                     duplicates.decide(document)
             path = work / "decided" / f"{at:06d}.arrow"
-            write_part(path, documents)
-            decided.add(path, documents, section.seed)
+            write_table(path, decided_table(read, rows, documents, texts))
+            decided.add(path, piece.path, documents, section.seed)
             if at + 1 == len(pieces) or pieces[at + 1].source is not piece.source:
                 admission.refuse_useless(piece.source)
     if not decided.kept:
@@ -176,26 +183,34 @@ def _decide(
     return decided
 
 
-def _admitted(piece: ReadPiece, admission: Admission, results: Iterator[int], bar: Any) -> Iterator[Document]:
-    """The documents of a piece after admission; a file that the budget leaves out has one row."""
+def _admitted(
+    piece: ReadPiece, admission: Admission, results: Iterator[int], bar: Any
+) -> tuple[Any, list[int], list[Document]]:
+    """(what was read, the row in it of each document, the documents after admission) of a piece. A file that the budget
+    leaves out has one document, whose row is -1."""
     if admission.full(piece.source):
-        for entry in piece.entries:
-            yield admission.unread(piece.source, entry)
-        return
+        unread = [admission.unread(piece.source, entry) for entry in piece.entries]
+        return None, [-1] * len(unread), unread
     while next(results) != piece.number:
         pass
-    documents, entries = read_part(piece.path)
+    table = read_table(piece.path)
+    documents, entries = documents_of(table, history=False), table["entry"].to_pylist()
+    rows: list[int] = []
+    admitted: list[Document] = []
     at = 0
     for number, entry in enumerate(piece.entries):
         start = at
         while at < len(entries) and entries[at] == number:
             at += 1
         if admission.full(piece.source):
-            yield admission.unread(piece.source, entry)
+            rows.append(-1)
+            admitted.append(admission.unread(piece.source, entry))
             continue
-        for document in documents[start:at]:
-            bar.advance(admission.admit(piece.source, document))
-            yield document
+        for row in range(start, at):
+            bar.advance(admission.admit(piece.source, documents[row]))
+            rows.append(row)
+            admitted.append(documents[row])
+    return table, rows, admitted
 
 
 def _sample(section: CorpusSection, decided: Decided) -> list[str]:
@@ -207,16 +222,16 @@ def _sample(section: CorpusSection, decided: Decided) -> list[str]:
         if left <= -0.1 * budget:  # a little more than needed: placeholders may be shorter than what they replace
             break
         if _is_train(decided.heldout, decided.groups[place]):
-            part, row = decided.places[place]
+            part, row = decided.parts[place], decided.rows[place]
             chosen.setdefault(part, []).append(row)
             order.append((part, row))
             left -= decided.sizes[place]
     texts: dict[tuple[int, int], str] = {}
     for part, rows in sorted(chosen.items()):
-        documents, _ = read_part(decided.paths[part])
-        deidentify(section, [documents[row] for row in rows])
-        for row in rows:
-            texts[part, row] = documents[row].text
+        documents = kept_documents(read_table(decided.paths[part]), decided.read[part], rows)
+        deidentify(section, documents)
+        for row, document in zip(rows, documents, strict=True):
+            texts[part, row] = document.text
     sample: list[str] = []
     for key in order:
         if budget <= 0:

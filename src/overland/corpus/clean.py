@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overland.corpus.compiled import Packed, available
-from overland.corpus.dedup import NearDuplicates, RepeatedParagraphs
+from overland.corpus.dedup import NearDuplicates
 from overland.corpus.dedup_cut import cut_spans
 from overland.corpus.dedup_documents import NearDocuments
 from overland.corpus.dedup_exact import ExactSpan, RepeatedSubstrings, RepeatedUnits, whole_characters
+from overland.corpus.dedup_paragraphs import RepeatedParagraphs
 from overland.corpus.dedup_spans import RepeatedSpan, RepeatedSpans
+from overland.corpus.dedup_words import Words
 from overland.corpus.document import PASS, TRIMMED, Document, Span
 from overland.corpus.gather import draw
 from overland.corpus.quality import profiles_of
@@ -28,7 +30,7 @@ from overland.corpus.section import CorpusSection
 from overland.corpus.trimming import trim
 
 _SHARE = 0.25  # of the recipe's memory for the indexes; texts on their way have the rest
-_CHECK_EVERY = 1_000_000  # characters; looking them up touches a page of an index every few bytes
+_CHECK_EVERY = 1_000_000  # bytes; looking them up touches a page of an index every few bytes
 _log = logging.getLogger("overland.corpus")
 
 
@@ -44,9 +46,10 @@ class Duplicates:
         self.in_memory = section.scale.memory_megabytes * 1e6 * _SHARE
         self.spilled = False
         self._unchecked = 0
-        self._packed_text, self._packed = "", Packed.of([""])
         self.profiles = profiles_of(section)
         self.compiled = available()
+        if self.compiled:
+            self._words = Words()
         self.paragraphs = RepeatedParagraphs(section.paragraph_words)
         self.lines = RepeatedUnits(False, section.line_words) if section.line_words and self.compiled else None
         self.substrings = (
@@ -60,16 +63,17 @@ class Duplicates:
 
     def decide(self, document: Document) -> None:
         """Drop a near copy; cut what earlier documents already said, and drop what is then too little."""
-        self._unchecked += len(document.text)
+        self._unchecked += len(document.utf8)
         self._decide(document)
         if self.folder and self._unchecked >= _CHECK_EVERY:
             self._unchecked = 0
             self._keep_memory(self.folder)
 
     def _keep_memory(self, folder: Path) -> None:
-        indexes: list[NearDocuments | RepeatedSpans] = [
-            index for index in (*self.near.values(), *self.spans.values()) if not isinstance(index, NearDuplicates)
-        ]
+        near = [index for index in self.near.values() if not isinstance(index, NearDuplicates)]
+        indexes: list[NearDocuments | RepeatedSpans | RepeatedParagraphs] = [
+            *near, *self.spans.values(), self.paragraphs,
+        ]  # fmt: skip
         self.spilled = self.spilled or sum(index.n_bytes for index in indexes) > self.in_memory
         if self.spilled:
             for index in indexes:
@@ -104,37 +108,36 @@ class Duplicates:
         if isinstance(near, NearDuplicates):
             found = near.copy_of(document.id, document.text)
         else:
-            (copy,) = near.add(self._bytes_of(document), [document.id])
+            copy = near.take(self._words.of(document.utf8), document.id)
             found = (copy.id, copy.similarity) if copy else None
         if len(near) > before:
             asked.append(near)
         return found
 
     def _cut_paragraphs(self, document: Document, asked: list[_Forgets]) -> bool:
-        text, removed = self.paragraphs.cut(document.id, document.text, document.domain)
+        utf8, removed = self.paragraphs.cut(document.id, document.utf8, document.domain)
         asked.append(self.paragraphs)
         cuts = [Span(start, end, f"repeats {first}") for start, end, first in removed]
-        return not cuts or self._trim(document, text, cuts, "repeated paragraphs", "paragraph_words")
+        return not cuts or self._trim(document, utf8, cuts, "repeated paragraphs", "paragraph_words")
 
     def _cut_lines(self, document: Document, asked: list[_Forgets]) -> bool:
         if self.lines is None:
             return True
-        (found,) = self.lines.add(Packed.of([document.text]), [document.id])
+        (found,) = self.lines.add(Packed.of([document.utf8]), [document.id])
         asked.append(self.lines)
         return self._cut_exact(document, found, "repeated lines", "line_words")
 
     def _cut_substrings(self, document: Document, asked: list[_Forgets]) -> bool:
         if self.substrings is None:
             return True
-        (found,) = self.substrings.add(Packed.of([document.text]), [document.id])
+        (found,) = self.substrings.add(Packed.of([document.utf8]), [document.id])
         asked.append(self.substrings)
         return self._cut_exact(document, found, "repeated substrings", "substring_bytes")
 
     def _cut_exact(self, document: Document, found: Sequence[ExactSpan], stage: str, rule: str) -> bool:
-        raw = document.text.encode("utf-8", "surrogatepass") if found else b""
         spans = []
         for span in found:
-            start, end = whole_characters(raw, span.start, span.end)
+            start, end = whole_characters(document.utf8, span.start, span.end)
             spans.append(RepeatedSpan(start, end, span.source, span.source_start, span.source_end, 0, 1.0))
         return self._cut(document, spans, stage, rule, exactly=True)
 
@@ -145,17 +148,12 @@ class Duplicates:
         # A text that will be dropped for what is cut from it must not be the source of later cuts.
         least = section.prose.min_words if document.domain == "prose" else 0
         index = self._spans_of(document.domain)
-        (found,) = index.add(self._bytes_of(document), [document.id], min_left=least)
+        found = index.take(self._words.of(document.utf8), document.id, min_left=least)
         if found.dropped:
             document.drop(f"repeated spans: under {least} words are left", "repeated spans", "min_words", 0, least)
             return False
         asked.append(index)
         return self._cut(document, found.spans, "repeated spans", "span_words")
-
-    def _bytes_of(self, document: Document) -> Packed:
-        if self._packed_text is not document.text:
-            self._packed_text, self._packed = document.text, Packed.of([document.text])
-        return self._packed
 
     def _spans_of(self, domain: str) -> RepeatedSpans:
         if domain not in self.spans:
@@ -165,12 +163,12 @@ class Duplicates:
     def _cut(
         self, document: Document, spans: Sequence[RepeatedSpan], stage: str, rule: str, *, exactly: bool = False
     ) -> bool:
-        text, parts = cut_spans(document.text, spans, document.domain, exactly=exactly)
+        utf8, parts = cut_spans(document.utf8, spans, document.domain, exactly=exactly)
         cuts = [Span(p.start, p.end, f"repeats {p.span.source} from byte {p.span.source_start}") for p in parts]
-        return not cuts or self._trim(document, text, cuts, stage, rule)
+        return not cuts or self._trim(document, utf8, cuts, stage, rule)
 
-    def _trim(self, document: Document, text: str, cuts: list[Span], stage: str, rule: str) -> bool:
-        return trim(self.profiles, document, text, cuts, stage, rule, getattr(self.section, rule))
+    def _trim(self, document: Document, utf8: bytes, cuts: list[Span], stage: str, rule: str) -> bool:
+        return trim(self.profiles, document, utf8, cuts, stage, rule, getattr(self.section, rule))
 
 
 class _Forgets(Protocol):

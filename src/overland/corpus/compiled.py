@@ -45,7 +45,7 @@ class Packed:
             raise OverlandError(f"corpus: a text has {lengths.max()} bytes; split what is larger than 4 GB")
 
     @classmethod
-    def of(cls, texts: Sequence[str] | Sequence[bytes]) -> Packed:
+    def of(cls, texts: Sequence[str | bytes]) -> Packed:
         """Pack texts; lone surrogates become what UTF-8 would spell for them."""
         raw = [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts]
         offsets = np.zeros(len(raw) + 1, dtype=np.int64)
@@ -88,6 +88,17 @@ def pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:
     """The address of an array's first element, for a C function."""
     assert array.flags.c_contiguous
     return ctypes.c_void_p(array.ctypes.data)
+
+
+def characters(utf8: bytes) -> int:
+    """How many characters a UTF-8 text has."""
+    if utf8.isascii():
+        return len(utf8)
+    if not available():
+        return len(utf8.decode("utf-8", "surrogatepass"))
+    count = library().overland_chars
+    count.restype = ctypes.c_int64
+    return int(count(ctypes.c_char_p(utf8), ctypes.c_int64(len(utf8))))
 
 
 def available() -> bool:

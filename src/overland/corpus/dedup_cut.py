@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from overland.corpus.compiled import characters
 from overland.corpus.dedup_spans import RepeatedSpan
 
 _AFTER = re.compile(rb"(?:[.,;:!?)\]}'\"*`>]|\xe2\x80[\x99\x9d]|\xc2\xbb|\xe3\x80[\x81\x82])*")
@@ -26,14 +27,15 @@ class Cut:
     span: RepeatedSpan
 
 
-def cut_spans(text: str, spans: Sequence[RepeatedSpan], domain: str, *, exactly: bool = False) -> tuple[str, list[Cut]]:
-    """The text without its repeated spans, and what was cut, in characters of the text that came in.
+def cut_spans(
+    raw: bytes, spans: Sequence[RepeatedSpan], domain: str, *, exactly: bool = False
+) -> tuple[bytes, list[Cut]]:
+    """The UTF-8 text without its repeated spans, and what was cut, in characters of the text that came in.
 
     `exactly` leaves the marks that end a span in prose where they are.
     """
     if not spans:
-        return text, []
-    raw = text.encode("utf-8", "surrogatepass")
+        return raw, []
     pieces: list[bytes] = []
     cuts: list[Cut] = []
     at = char = 0
@@ -46,18 +48,14 @@ def cut_spans(text: str, spans: Sequence[RepeatedSpan], domain: str, *, exactly:
             if start < at or start == end:
                 continue
             kept = raw[at:start]
-            begin = char + _chars(kept)
-            char = begin + _chars(raw[start:end])
+            begin = char + characters(kept)
+            char = begin + characters(raw[start:end])
             pieces.append(kept)
             cuts.append(Cut(begin, char, span))
             at = end
     if not cuts:
-        return text, cuts
-    return b"".join((*pieces, raw[at:])).decode("utf-8", "surrogatepass"), cuts
-
-
-def _chars(raw: bytes) -> int:
-    return len(raw.decode("utf-8", "surrogatepass"))
+        return raw, cuts
+    return b"".join((*pieces, raw[at:])), cuts
 
 
 def _with_end(raw: bytes, span: RepeatedSpan) -> tuple[int, int]:

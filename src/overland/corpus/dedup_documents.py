@@ -17,6 +17,7 @@ import numpy as np
 
 from overland.corpus.compiled import Packed, library, pointer
 from overland.corpus.dedup_index import read_index, write_index
+from overland.corpus.dedup_words import Words
 from overland.errors import OverlandError, UsageError
 
 BANDS, ROWS, NGRAM = 32, 5, 5
@@ -58,22 +59,19 @@ class NearDocuments:
         """For each text the kept one that it copies; None keeps it and remembers it under its id."""
         if len(ids) != len(texts):
             raise UsageError(f"near duplicates: {len(texts)} texts but {len(ids)} ids")
-        copy_of = np.empty(len(texts), dtype=np.int64)
-        similarity = np.empty(len(texts), dtype=np.float32)
-        if self._c.near_add(
-            self._state,
-            pointer(texts.data),
-            pointer(texts.offsets),
-            ctypes.c_int64(len(texts)),
-            pointer(copy_of),
-            pointer(similarity),
-        ):
+        words = Words()
+        return [self.take(words.of(texts.raw(i)), ids[i]) for i in range(len(texts))]
+
+    def take(self, words: Words, key: str) -> Copy | None:
+        """The kept text that the one of these words copies; None keeps it and remembers it under its id."""
+        copy_of, similarity = ctypes.c_int64(), ctypes.c_float()
+        if self._c.near_take(self._state, words.state, ctypes.byref(copy_of), ctypes.byref(similarity)):
             raise OverlandError("near duplicates: out of memory; raise the memory limit or build by parts")
-        self.ids += [ids[i] for i in np.flatnonzero(copy_of == -1).tolist()]
-        out: list[Copy | None] = [None] * len(texts)
-        for i in np.flatnonzero(copy_of >= 0):
-            out[i] = Copy(self.ids[copy_of[i]], float(similarity[i]))
-        return out
+        if copy_of.value >= 0:
+            return Copy(self.ids[copy_of.value], similarity.value)
+        if copy_of.value == -1:
+            self.ids.append(key)
+        return None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from overland.corpus.compiled import Packed, library, pointer
 from overland.corpus.dedup_index import read_index, write_index
+from overland.corpus.dedup_words import Words
 from overland.errors import OverlandError, UsageError
 
 KIND = "repeated spans"
 _SPAN = np.dtype(
     [
-        *(("text", "<i8"), ("start", "<u4"), ("end", "<u4"), ("source", "<i8")),
+        *(("start", "<u4"), ("end", "<u4"), ("source", "<i8")),
         *(("source_start", "<u4"), ("source_end", "<u4"), ("matched", "<u4"), ("words", "<u4")),
     ]
 )
@@ -94,10 +95,19 @@ class RepeatedSpans:
         """
         if len(ids) != len(texts):
             raise UsageError(f"repeated spans: {len(texts)} texts but {len(ids)} ids")
-        spans, number = self._run(texts, min_words, min_left, insert=True)
-        self.ids += [ids[i] for i in np.flatnonzero(number >= 0).tolist()]
-        by_text = self._group(spans, ids)
-        return [SpanDecision(tuple(by_text[i]), bool(number[i] < 0)) for i in range(len(texts))]
+        words = Words()
+        least, left = self._each(texts, min_words), np.broadcast_to(min_left, len(texts)).tolist()
+        return [
+            self.take(words.of(texts.raw(i)), ids[i], min_words=least[i], min_left=left[i]) for i in range(len(texts))
+        ]
+
+    def take(self, words: Words, key: str, *, min_words: int | None = None, min_left: int = 0) -> SpanDecision:
+        """The same for the text of these words."""
+        spans, number = self._run(words, self.min_words if min_words is None else min_words, min_left, insert=True)
+        found = self._named(spans, key)
+        if number >= 0:
+            self.ids.append(key)
+        return SpanDecision(found, number < 0)
 
     def forget_last(self) -> None:
         """Make the text that was remembered last the source of nothing: it was dropped for another reason."""
@@ -108,39 +118,31 @@ class RepeatedSpans:
 
         A remembered text shorter than `min_words` is reported where it occurs whole.
         """
-        spans, _ = self._run(texts, min_words, 0, insert=False)
-        return [tuple(group) for group in self._group(spans[spans["source"] >= 0], [""] * len(texts))]
+        words, out = Words(), []
+        for i, least in enumerate(self._each(texts, min_words)):
+            spans, _ = self._run(words.of(texts.raw(i)), least, 0, insert=False)
+            out.append(self._named(spans[spans["source"] >= 0], ""))
+        return out
 
-    def _run(
-        self, texts: Packed, min_words: int | Sequence[int] | None, min_left: int | Sequence[int], insert: bool
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        n = len(texts)
-        least = np.full(n, self.min_words if min_words is None else min_words, dtype=np.int32)
-        left = np.full(n, min_left, dtype=np.int32)
-        number = np.empty(n, dtype=np.int64)
-        failed = self._c.spans_add(
-            *(
-                self._state,
-                pointer(texts.data),
-                pointer(texts.offsets),
-                ctypes.c_int64(n),
-                pointer(least),
-                pointer(left),
-            ),
-            *(ctypes.c_double(self.identity), ctypes.c_int(insert), pointer(number)),
-        )
-        if failed:
+    def _each(self, texts: Packed, min_words: int | Sequence[int] | None) -> list[int]:
+        return np.broadcast_to(self.min_words if min_words is None else min_words, len(texts)).tolist()
+
+    def _run(self, words: Words, min_words: int, min_left: int, insert: bool) -> tuple[NDArray[Any], int]:
+        number = ctypes.c_int64()
+        numbers = ctypes.c_int(min_words), ctypes.c_int(min_left), ctypes.c_double(self.identity), ctypes.c_int(insert)
+        if self._c.spans_take(self._state, words.state, *numbers, ctypes.byref(number)):
             raise OverlandError("repeated spans: out of memory, or over 4 billion words; build by parts")
         spans = np.empty(self._c.spans_found(self._state, None), dtype=_SPAN)
-        self._c.spans_found(self._state, pointer(spans))
-        return spans, number
+        if len(spans):
+            self._c.spans_found(self._state, pointer(spans))
+        return spans, number.value
 
-    def _group(self, spans: NDArray[Any], ids: Sequence[str]) -> list[list[RepeatedSpan]]:
-        groups: list[list[RepeatedSpan]] = [[] for _ in ids]
-        for text, start, end, source, source_start, source_end, matched, words in spans.tolist():
-            name = ids[text] if source < 0 else self.ids[source]
-            groups[text].append(RepeatedSpan(start, end, name, source_start, source_end, words, matched / words))
-        return groups
+    def _named(self, spans: NDArray[Any], key: str) -> tuple[RepeatedSpan, ...]:
+        found = []
+        for start, end, source, source_start, source_end, matched, words in spans.tolist():
+            name = key if source < 0 else self.ids[source]
+            found.append(RepeatedSpan(start, end, name, source_start, source_end, words, matched / words))
+        return tuple(found)
 
     def spill(self, folder: Path) -> None:
         """Move what is remembered into nameless files in `folder`; called again, take their pages out of memory.

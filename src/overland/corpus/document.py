@@ -7,11 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from overland.corpus.compiled import characters
+
 KEPT, TRIMMED, DROPPED = "kept", "trimmed", "dropped"
 PASS, TRIM, REPLACE, DROP = "pass", "trim", "replace", "drop"
 
 
-@dataclass
+@dataclass(slots=True)
 class Span:
     """A cut piece of the text that was read: characters [start, end), and the reason."""
 
@@ -20,7 +22,7 @@ class Span:
     reason: str
 
 
-@dataclass
+@dataclass(slots=True)
 class Event:
     """One decision over one document: which stage and rule, the value it saw, the threshold it was held against.
 
@@ -46,7 +48,7 @@ class Document:
     path: str
     domain: str  # "code" | "prose"
     language: str  # natural language of prose ("en", "und"), programming language of code
-    text: str
+    utf8: bytes  # the text; lone surrogates as UTF-8 would spell them
     sha256_in: str  # of the file's (or the record's) bytes, so that `sha256sum` finds a file
     licence: str = ""
     licence_evidence: str = ""
@@ -69,6 +71,30 @@ class Document:
     """Whether its source or its record says the language; what was guessed may be found out better."""
     sample: str = ""
     """How a rejected text began, where the recipe asks for samples."""
+    _decoded: tuple[bytes, str] = (b"", "")
+    _hashed: tuple[bytes, str] = (b"", hashlib.sha256(b"").hexdigest())
+
+    @property
+    def text(self) -> str:
+        """The text as characters; most stages take its bytes."""
+        if self._decoded[0] is not self.utf8:
+            self._decoded = self.utf8, self.utf8.decode("utf-8", "surrogatepass")
+        return self._decoded[1]
+
+    @property
+    def sha256(self) -> str:
+        """Of the text as it is now."""
+        if self._hashed[0] is not self.utf8:
+            self._hashed = self.utf8, hashlib.sha256(self.utf8).hexdigest()
+        return self._hashed[1]
+
+    def set_text(self, utf8: bytes, sha256: str) -> None:
+        """Take a text whose hash is known."""
+        self.utf8, self._hashed = utf8, (utf8, sha256)
+
+    @property
+    def n_chars(self) -> int:
+        return characters(self.utf8)
 
     @property
     def id(self) -> str:
@@ -92,15 +118,18 @@ class Document:
         """Remember one decision."""
         self.events.append(Event(stage, outcome, rule, _short(value), _short(threshold), detail))
 
-    def change(self, stage: str, outcome: str, text: str, rule: str = "", value: Any = "", threshold: Any = "") -> None:
+    def change(
+        self, stage: str, outcome: str, utf8: bytes, rule: str = "", value: Any = "", threshold: Any = ""
+    ) -> None:
         """Put another text in place of this one and remember what did it."""
-        before, after = text_hash(self.text), text_hash(text)
-        self.events.append(Event(stage, outcome, rule, _short(value), _short(threshold), "", before, after))
-        self.text = text
+        event = Event(stage, outcome, rule, _short(value), _short(threshold), "", self.sha256)
+        self.utf8 = utf8
+        event.after = self.sha256
+        self.events.append(event)
 
     def drop(self, reason: str, stage: str = "", rule: str = "", value: Any = "", threshold: Any = "") -> None:
         """Decide against the document; its text is forgotten, its rows stay."""
-        self.decision, self.reason, self.text = DROPPED, reason, ""
+        self.decision, self.reason, self.utf8 = DROPPED, reason, b""
         self.note(stage or reason.split(":")[0], DROP, rule, value, threshold, reason)
 
     def row(self) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import numpy as np
 from overland import runs
 from overland.corpus.clean import Duplicates
 from overland.corpus.compiled import library
-from overland.corpus.dedup import RepeatedParagraphs
 from overland.corpus.dedup_documents import NearDocuments
 from overland.corpus.dedup_exact import EarlierSubstrings, RepeatedUnits
 from overland.corpus.dedup_index import read_index, write_index
+from overland.corpus.dedup_paragraphs import RepeatedParagraphs
 from overland.corpus.dedup_spans import RepeatedSpans
 from overland.corpus.section import CorpusSection
 from overland.errors import BrokenFileError, OverlandError, UsageError

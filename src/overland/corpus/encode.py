@@ -49,8 +49,11 @@ class Encoder:
         from tokenizers import Tokenizer
 
         config = json.loads(tokenizer.to_str())
-        config.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
-        self.reference = Tokenizer.from_str(json.dumps(config))
+        bare: dict[str, Any] = {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+        self.reference = tokenizer
+        if {name: config.get(name) for name in bare} != bare:
+            config.update(bare)
+            self.reference = Tokenizer.from_str(json.dumps(config))
         split = SPLITS.get(split_pattern(config) or "")
         merges = merge_table(config["model"]) if split else None
         self.fast = merges is not None and config["normalizer"] in (None, {"type": "NFC"}) and available()

@@ -170,13 +170,17 @@ def parquet_records(
         number = sum(table.metadata.row_group(group).num_rows for group in range(start))
         columns = [name for name in dict.fromkeys((text_field, id_field, *wanted)) if name in names]
         for batch in table.iter_batches(256, row_groups=list(range(start, end)), columns=columns):
-            for row in batch.to_pylist():
+            texts = batch.column(text_field)
+            if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
+                texts = texts.cast(
+                    pa.large_binary()
+                )  # the bytes as they are: reading decodes them, and judges if it cannot
+            for raw, row in zip(texts.to_pylist(), batch.drop_columns([text_field]).to_pylist(), strict=True):
                 number += 1
-                text, name = row.pop(text_field), row.get(id_field)
-                if not isinstance(text, (str, bytes)):
+                name = row.get(id_field)
+                if not isinstance(raw, bytes):
                     yield Broken(str(number), f"no text: the row has no '{text_field}'")
                     continue
-                raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
                 yield Record(str(name) if isinstance(name, (str, int)) else str(number), raw, fields=row)
     except UnicodeDecodeError:
         yield Broken(f"{number}+", "encoding: a row is not UTF-8; the rest of its row group is left out")

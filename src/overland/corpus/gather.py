@@ -110,7 +110,7 @@ class Admission:
         """The row of a file that the budget left out."""
         suffix = suffix_of(entry.path)
         place = entry.path if entry.groups is None else f"{entry.path}#rows of groups {entry.groups[0]}+"
-        document = Document(source.name, place, "code" if suffix in CODE else "prose", CODE.get(suffix, ""), "", "")
+        document = Document(source.name, place, "code" if suffix in CODE else "prose", CODE.get(suffix, ""), b"", "")
         document.drop("budget: corpus.max_megabytes is full", "budget", "max_megabytes")
         self._count(source, document)
         return document
@@ -131,14 +131,13 @@ class Admission:
             document.drop(f"duplicate id: {document.path} was read before", "duplicate id", "id", document.path)
             return 0
         self._names.add(name)
-        text = document.text.encode("utf-8", "surrogatepass")
-        key = hashlib.sha256(text).digest()[:16]
+        key = bytes.fromhex(document.sha256[:32])
         first = self.seen.get(key)
         if first is not None:
             document.drop(f"exact duplicate of {first}", "exact duplicate", "exact", first)
             return 0
         limit = self.limit(source)
-        size = len(text)
+        size = len(document.utf8)
         if size > limit - self.used:
             document.drop(
                 "budget: larger than what is left of corpus.max_megabytes", "budget", "max_megabytes", size,

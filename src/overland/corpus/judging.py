@@ -130,7 +130,7 @@ def _settle_languages(section: CorpusSection, documents: list[Document]) -> None
 def _hold_to_rules(section: CorpusSection, documents: list[Document]) -> None:
     if not documents:
         return
-    texts = Packed.of([document.text for document in documents])
+    texts = Packed.of([document.utf8 for document in documents])
     domains, languages = [document.domain for document in documents], [document.language for document in documents]
     for document, broken in zip(documents, judge(texts, domains, profiles_of(section), languages), strict=True):
         if broken:
@@ -145,7 +145,7 @@ def _classify(section: CorpusSection, documents: list[Document], path: Path) -> 
     if not chosen:
         return
     model = _loaded_classifier(path)
-    column = model.scores(Packed.of([document.text for document in chosen]))[:, model.labels.index(asked.label)]
+    column = model.scores(Packed.of([document.utf8 for document in chosen]))[:, model.labels.index(asked.label)]
     for document, score in zip(chosen, column.tolist(), strict=True):
         if score < asked.threshold:
             _reject(
@@ -161,7 +161,7 @@ def _decontaminate(section: CorpusSection, documents: list[Document], path: Path
         return
     profiles = profiles_of(section)
     finder = _loaded_evaluation(path, asked.min_words, asked.identity)
-    for document, found in zip(documents, finder.check(Packed.of([d.text for d in documents])), strict=True):
+    for document, found in zip(documents, finder.check(Packed.of([d.utf8 for d in documents])), strict=True):
         if not found.spans:
             document.note("decontamination", PASS, "max_share", 0.0, asked.max_share)
             continue
@@ -172,7 +172,7 @@ def _decontaminate(section: CorpusSection, documents: list[Document], path: Path
             )
             document.events[-1].detail = f"holds {named}"
             continue
-        text, parts = cut_spans(document.text, found.spans, document.domain)
+        text, parts = cut_spans(document.utf8, found.spans, document.domain)
         cuts = [Span(part.start, part.end, f"holds evaluation item {part.span.source}") for part in parts]
         trim(profiles, document, text, cuts, "decontamination", "min_words", asked.min_words)
 

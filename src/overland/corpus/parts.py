@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from overland import runs
 from overland.corpus.document import Document, Event, Span
@@ -65,9 +66,11 @@ def _part_schema() -> Any:
             ("raw_path", pa.binary()),
             ("events", pa.list_(event)),
             ("entry", pa.int32()),
+            ("row", pa.int32()),
             ("sealed", pa.binary()),
             ("sample", pa.string()),
-            ("text", pa.large_string()),
+            ("sha256", pa.string()),  # of the text
+            ("text", pa.large_binary()),
         ]
     )
 
@@ -128,54 +131,131 @@ def decisions_table(documents: Iterable[Document]) -> Any:
     return pa.table([pa.array(column, pa.string()) for column in columns], schema=decisions_schema())
 
 
-def write_part(path: Path, documents: list[Document], entries: list[int] | None = None) -> None:
-    """Write documents with their texts, atomically. `entries`: for each, which entry of its task it came from."""
+def part_table(documents: list[Document], entries: list[int] | None = None) -> Any:
+    """Documents with their texts as one Arrow table. `entries`: for each, which entry of its task it came from."""
     import pyarrow as pa
 
-    table = documents_table(documents)
     schema = _part_schema()
     more = [
         pa.array([d.path.encode("utf-8", "surrogateescape") for d in documents], pa.binary()),
         _lists([d.events for d in documents], schema.field("events").type),
         pa.array(entries if entries is not None else [0] * len(documents), pa.int32()),
+        pa.array([-1] * len(documents), pa.int32()),
         pa.array([d.sealed for d in documents], pa.binary()),
         pa.array([d.sample for d in documents], pa.string()),
-        pa.array([d.text for d in documents], pa.large_string()),
+        pa.array([d.sha256 for d in documents], pa.string()),
+        pa.array([d.utf8 for d in documents], pa.large_binary()),
     ]
-    table = pa.table([*table.columns, *more], schema=schema)
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+    return pa.table([*documents_table(documents).columns, *more], schema=schema)
+
+
+def decided_table(read: Any, rows: list[int], documents: list[Document], texts: list[bytes]) -> Any:
+    """The table of documents that were decided over since they were read: `read` with what the decisions changed.
+
+    `rows`: the row of `read` that each document has, -1 for one that was never read; `texts`: what each held when it
+    was read. Documents hold the new events only. A text stands in the new table only where it is not what it was.
+    """
+    import pyarrow as pa
+
+    known = [at for at, row in enumerate(rows) if row >= 0]
+    strangers = part_table([documents[at] for at, row in enumerate(rows) if row < 0])
+    if not known:
+        return strangers
+    taken = [rows[at] for at in known]
+    table = read if taken == list(range(read.num_rows)) else read.take(pa.array(taken))
+    mine = [documents[at] for at in known]
+    utf8 = [d.utf8 if d.kept and d.utf8 is not texts[at] else None for at, d in zip(known, mine, strict=True)]
+    table = replaced(
+        table,
+        decision=[d.decision for d in mine],
+        reason=[d.reason for d in mine],
+        spans_removed=_lists([d.spans_removed for d in mine], table.schema.field("spans_removed").type),
+        events=_appended(table["events"], [d.events for d in mine]),
+        sha256=[d.sha256 for d in mine],
+        text=utf8,
+        row=taken,
+    )
+    if len(known) == len(rows):
+        return table
+    order = np.argsort([at for at, row in enumerate(rows) if row >= 0] + [at for at, row in enumerate(rows) if row < 0])
+    return pa.concat_tables([table, strangers]).take(pa.array(order))
+
+
+def replaced(table: Any, **columns: Any) -> Any:
+    """The table with these columns (lists or Arrow arrays) in place of its own."""
+    import pyarrow as pa
+
+    for name, column in columns.items():
+        field = table.schema.field(name)
+        array = column if isinstance(column, pa.Array) else pa.array(column, field.type)
+        table = table.set_column(table.schema.get_field_index(name), field, array)
+    return table
+
+
+def with_events(table: Any, added: list[list[Event]]) -> Any:
+    """The table with further events of each document."""
+    return replaced(table, events=_appended(table["events"], added))
+
+
+def _appended(column: Any, added: list[list[Event]]) -> Any:
+    """A column of events with further ones at the end of each document's."""
+    import pyarrow as pa
+
+    lists = column.combine_chunks()
+    more = _lists(added, lists.type)
+    counts, more_counts = lists.value_lengths().to_numpy(), more.value_lengths().to_numpy()
+    old, new = lists.flatten(), more.values
+    ends = np.repeat(np.cumsum(counts), more_counts)
+    order = np.insert(np.arange(len(old)), ends, len(old) + np.arange(len(new)))
+    offsets = np.concatenate([[0], np.cumsum(counts + more_counts)])
+    values = pa.concat_arrays([old, new]).take(pa.array(order))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, lists.type)
+
+
+def write_part(path: Path, documents: list[Document], entries: list[int] | None = None) -> None:
+    """Write documents with their texts, atomically."""
+    write_table(path, part_table(documents, entries))
+
+
+def write_table(path: Path, table: Any) -> None:
+    """Write a part's table, atomically."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:  # not compressed: a text lies in one part only, and is mapped
         writer.write_table(table)
     runs.atomic_write(path, sink.getvalue())
 
 
-def read_part(path: Path) -> tuple[list[Document], list[int]]:
-    """What `write_part` wrote. Raises BrokenFileError naming the file."""
-    table = read_table(path)
-    return documents_of(table), table["entry"].to_pylist()
-
-
-def read_table(path: Path) -> Any:
-    """The same as one Arrow table. Raises BrokenFileError naming the file."""
+def read_table(path: Path, columns: Sequence[str] = ()) -> Any:
+    """What was written, or some columns of it. Raises BrokenFileError naming the file."""
     import pyarrow as pa
 
     try:
-        with pa.OSFile(str(path), "rb") as file:
-            return pa.ipc.open_file(file).read_all()
+        with pa.memory_map(str(path), "rb") as file:
+            places = [_part_schema().get_field_index(name) for name in columns] or None
+            return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=places)).read_all()
     except (OSError, pa.ArrowException) as error:
         raise BrokenFileError(f"{path}: cannot be read ({error}); delete its folder and build again") from error
 
 
-def documents_of(table: Any) -> list[Document]:
-    """The documents of a part's table."""
-    columns = {name: table[name].to_pylist() for name in _DOCUMENT if name not in ("spans_removed", "events")}
+def documents_of(table: Any, *, history: bool = True) -> list[Document]:
+    """The documents of a part's table; without `history` their events and counts so far stay behind."""
+    left = () if history else ("events", "pii_replaced")
+    columns = {name: table[name].to_pylist() for name in _DOCUMENT if name not in ("spans_removed", *left)}
     columns["spans_removed"] = _from_lists(table["spans_removed"], Span)
-    columns["events"] = _from_lists(table["events"], Event)
-    columns["pii_replaced"] = [Counter(dict(items)) for items in columns["pii_replaced"]]
+    if history:
+        columns["events"] = _from_lists(table["events"], Event)
+        columns["pii_replaced"] = [Counter(dict(items)) for items in columns["pii_replaced"]]
+    else:
+        columns["events"] = [[] for _ in range(table.num_rows)]
+        columns["pii_replaced"] = [Counter() for _ in range(table.num_rows)]
     columns["raw_path"] = [path.decode("utf-8", "surrogateescape") for path in columns["raw_path"]]
     documents = [Document(*values) for values in zip(*(columns[name] for name in _DOCUMENT), strict=True)]
-    for document, sample in zip(documents, table["sample"].to_pylist(), strict=True):
+    more = table["sample"].to_pylist(), table["sha256"].to_pylist()
+    for document, sample, sha256 in zip(documents, *more, strict=True):
         document.sample = sample
+        document.set_text(document.utf8, sha256)
     return documents
 
 

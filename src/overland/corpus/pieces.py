@@ -6,12 +6,12 @@ Nothing of the corpus depends on where one piece ends and the next begins.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from overland import runs
 from overland.corpus import pii
 from overland.corpus.clean import Heldout
 from overland.corpus.compiled import Packed
-from overland.corpus.document import REPLACE, Document, text_hash
+from overland.corpus.document import DROPPED, REPLACE, Document, Event, text_hash
 from overland.corpus.encode import Encoder
 from overland.corpus.gather import authorisations_of, drawn_order, read_entry
 from overland.corpus.judging import Means, judge_documents
-from overland.corpus.parts import read_part, write_part
+from overland.corpus.parts import documents_of, read_table, replaced, with_events, write_part, write_table
 from overland.corpus.personal_names import names_in
 from overland.corpus.personal_vault import open_vault
 from overland.corpus.section import CorpusSection
@@ -47,12 +47,14 @@ class ReadPiece:
 
 @dataclass(frozen=True)
 class FinishPiece:
-    """Documents at `decided` whose fate is known; their rows go to `rows` and their tokens to `tokens`."""
+    """Documents at `decided` whose fate is known, with the texts that they had at `read` where they still have them;
+    their rows go to `rows` and their tokens to `tokens`."""
 
     section: CorpusSection
     heldout: Heldout
     tokenizer: Path
     decided: Path
+    read: Path
     rows: Path
     tokens: Path
 
@@ -108,41 +110,69 @@ def finish_piece(piece: FinishPiece) -> None:
     """Take personal data out, tokenise, and say how it went; the rows come last, so that they vouch for the tokens."""
     if piece.rows.exists():
         return
-    documents, _ = read_part(piece.decided)
-    kept = [document for document in documents if document.kept]
-    deidentify(piece.section, kept)
-    for document in kept:
-        document.split = piece.heldout.split(document)
-    texts = [document.text.encode() for document in kept]
-    ids, lengths = _encoder(piece.tokenizer).encode(Packed.of(texts))
-    for document, raw, count in zip(kept, texts, lengths.tolist(), strict=True):
-        document.tokens, document.n_bytes, document.text = count + 1, len(raw), ""
-        document.sha256_out = hashlib.sha256(raw).hexdigest()
+    table = read_table(piece.decided)
+    kept = [row for row, decision in enumerate(table["decision"].to_pylist()) if decision != DROPPED]
+    documents = kept_documents(table, piece.read, kept)
+    deidentify(piece.section, documents)
+    ids, lengths = _encoder(piece.tokenizer).encode(Packed.of([document.utf8 for document in documents]))
     sink = io.BytesIO()
     np.save(sink, ids.astype(DTYPE))
     runs.atomic_write(piece.tokens, sink.getvalue())
-    write_part(piece.rows, documents)
+    columns: dict[str, list[Any]] = {
+        "tokens": [0] * len(table),
+        "bytes": [0] * len(table),
+        "sha256_out": [""] * len(table),
+        "split": [""] * len(table),
+        "sealed": [b""] * len(table),
+        "pii_replaced": [()] * len(table),
+    }
+    events: list[list[Event]] = [[]] * len(table)
+    for row, document, count in zip(kept, documents, lengths.tolist(), strict=True):
+        columns["tokens"][row], columns["bytes"][row] = count + 1, len(document.utf8)
+        columns["sha256_out"][row], columns["split"][row] = document.sha256, piece.heldout.split(document)
+        columns["sealed"][row], columns["pii_replaced"][row] = document.sealed, sorted(document.pii_replaced.items())
+        events[row] = document.events
+    table = replaced(table, text=[b""] * len(table), **columns)
+    write_table(piece.rows, with_events(table, events))
+
+
+def kept_documents(table: Any, read: Path, rows: list[int]) -> list[Document]:
+    """Some documents of a decided table that were kept, with their texts and without what happened to them so far;
+    `read`: the part that they come from."""
+    import pyarrow as pa
+
+    if not rows:
+        return []
+    table = table.take(pa.array(rows))
+    documents = documents_of(table, history=False)
+    same = [at for at, text in enumerate(table["text"].is_null().to_pylist()) if text]
+    if same:
+        texts = read_table(read, ["text"])["text"].take(table["row"].take(pa.array(same)))
+        for at, text in zip(same, texts.to_pylist(), strict=True):
+            documents[at].set_text(text, documents[at].sha256)
+    return documents
 
 
 def deidentify(section: CorpusSection, documents: list[Document]) -> None:
     """Take personal data out of kept documents, and seal it where the recipe names a key."""
     if not section.deidentify:
         return
-    more = names_in(section.pii_model, documents) if section.pii_model else None
+    more = names_in(section.pii_model, documents) if section.pii_model else [[] for _ in documents]
     vault = open_vault(section.pii_key_env) if section.pii_key_env else None
-    replaced = pii.replace_all(
-        [document.text for document in documents],
-        [document.domain for document in documents],
-        [document.language for document in documents],
-        more,
-    )
-    for document, done in zip(documents, replaced, strict=True):
+    found = pii.find_in_bytes(Packed.of([d.utf8 for d in documents]), [d.domain for d in documents])
+    for document, hits, names in zip(documents, found, more, strict=True):
+        if not hits and not names:
+            continue
+        text = document.text
+        hits = pii.in_characters(text, hits)
+        done = pii.replace_hits(text, pii.merged(hits, names) if names else hits, document.domain, document.language)
+        if not done.counts:
+            continue
+        said = ", ".join(f"{count} {kind}" for kind, count in sorted(done.counts.items()))
         document.pii_replaced = done.counts
-        if done.counts:
-            said = ", ".join(f"{count} {kind}" for kind, count in sorted(done.counts.items()))
-            document.change("personal data", REPLACE, done.text, "deidentify", said)
-            if vault:
-                document.sealed = vault.seal(document.id, done.values)
+        document.change("personal data", REPLACE, done.text.encode(), "deidentify", said)
+        if vault:
+            document.sealed = vault.seal(document.id, done.values)
 
 
 @lru_cache(maxsize=2)

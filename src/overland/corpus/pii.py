@@ -64,9 +64,14 @@ def find(text: str, domain: str) -> list[Hit]:
 
 def find_all(texts: Sequence[str], domains: Sequence[str]) -> list[list[Hit]]:
     """The hits of each text."""
-    packed = Packed.of(texts)
+    found = find_in_bytes(Packed.of(texts), domains)
+    return [in_characters(text, hits) for text, hits in zip(texts, found, strict=True)]
+
+
+def find_in_bytes(packed: Packed, domains: Sequence[str]) -> list[list[Hit]]:
+    """The hits of each text, in bytes of its UTF-8."""
     code = [domain == "code" for domain in domains]
-    hits: list[list[Hit]] = [[] for _ in texts]
+    hits: list[list[Hit]] = [[] for _ in domains]
     raws: dict[int, bytes] = {}
     for place in scan(packed, code):
         raw = raws.get(place.text)
@@ -80,7 +85,7 @@ def find_all(texts: Sequence[str], domains: Sequence[str]) -> list[list[Hit]]:
             kind, start, end = found
             if not mine or start >= mine[-1].end:
                 mine.append(Hit(start, end, kind))
-    return [_in_characters(text, found) for text, found in zip(texts, hits, strict=True)]
+    return hits
 
 
 def _decide(raw: bytes, place: Place, code: bool) -> tuple[str, int, int] | None:
@@ -107,7 +112,8 @@ def _decide(raw: bytes, place: Place, code: bool) -> tuple[str, int, int] | None
     return None
 
 
-def _in_characters(text: str, hits: list[Hit]) -> list[Hit]:
+def in_characters(text: str, hits: list[Hit]) -> list[Hit]:
+    """Hits in bytes of a text's UTF-8 as hits in its characters."""
     if not hits or text.isascii():
         return hits
     raw = text.encode("utf-8", "surrogatepass")
@@ -130,19 +136,17 @@ def replace_all(
     texts: Sequence[str],
     domains: Sequence[str],
     languages: Sequence[str],
-    more: Sequence[Sequence[Hit]] | None = None,
 ) -> list[Replaced]:
-    """Each text with placeholders. `more`: hits that a model found; a structured hit goes before them."""
+    """Each text with placeholders."""
     found = find_all(texts, domains)
-    if more is not None:
-        found = [_merged(first, second) for first, second in zip(found, more, strict=True)]
     return [
-        _replace(text, hits, domain, language)
+        replace_hits(text, hits, domain, language)
         for text, hits, domain, language in zip(texts, found, domains, languages, strict=True)
     ]
 
 
-def _merged(first: list[Hit], second: Sequence[Hit]) -> list[Hit]:
+def merged(first: list[Hit], second: Sequence[Hit]) -> list[Hit]:
+    """Hits in order without overlaps; one of `first` goes before one of `second`, which a model found."""
     free = [hit for hit in second if not any(hit.start < other.end and other.start < hit.end for other in first)]
     out: list[Hit] = []
     for hit in sorted([*first, *free], key=lambda hit: (hit.start, -hit.end)):
@@ -151,7 +155,8 @@ def _merged(first: list[Hit], second: Sequence[Hit]) -> list[Hit]:
     return out
 
 
-def _replace(text: str, hits: list[Hit], domain: str, language: str) -> Replaced:
+def replace_hits(text: str, hits: list[Hit], domain: str, language: str) -> Replaced:
+    """The text with placeholders for these hits (in characters, in order, without overlaps)."""
     if not hits:
         return Replaced(text, Counter(), {})
     replaced, values = _write(text, hits)

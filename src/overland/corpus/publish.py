@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,11 +41,15 @@ class Decided:
     """What is known once every document was decided over: where each kept one lies and what it draws."""
 
     paths: list[Path] = field(default_factory=list)
+    read: list[Path] = field(default_factory=list)
+    """The part that each of `paths` was decided from."""
     kept_in: list[int] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)
-    orders: list[int] = field(default_factory=list)
-    groups: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    parts: array[int] = field(default_factory=lambda: array("I"))
+    """Of each document that was kept: the one of `paths` and the row where it stands, its draws and its characters."""
+    rows: array[int] = field(default_factory=lambda: array("I"))
+    orders: array[int] = field(default_factory=lambda: array("Q"))
+    groups: array[int] = field(default_factory=lambda: array("Q"))
+    sizes: array[int] = field(default_factory=lambda: array("Q"))
     documents: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     heldout: Heldout = field(default_factory=lambda: Heldout(0, 0))
@@ -54,27 +59,30 @@ class Decided:
 
     @property
     def kept(self) -> int:
-        return len(self.places)
+        return len(self.rows)
 
-    def add(self, path: Path, documents: list[Document], seed: int) -> None:
+    def add(self, path: Path, read: Path, documents: list[Document], seed: int) -> None:
+        """Count in the documents of a part."""
         before = self.kept
         for row, document in enumerate(documents):
             if document.kept:
-                self.places.append((len(self.paths), row))
-                self.orders.append(order_draw(seed, document))
+                self.parts.append(len(self.paths))
+                self.rows.append(row)
+                self.orders.append(order_draw(seed, document.id))
                 self.groups.append(group_draw(seed, document))
-                self.sizes.append(len(document.text))
+                self.sizes.append(document.n_chars)
             elif document.sample and len(self.samples.setdefault(document.reason, [])) < self.samples_of_rule:
-                self.samples[document.reason].append(document)
+                self.samples[document.reason].append(documents_of(read_table(path).slice(row, 1))[0])
         self.paths.append(path)
+        self.read.append(read)
         self.kept_in.append(self.kept - before)
         self.documents += len(documents)
-        self.reasons.update(reasons_of(documents))
+        self.reasons.update(reasons_of(document.reason for document in documents))
 
 
-def order_draw(seed: int, document: Document) -> int:
+def order_draw(seed: int, document_id: str) -> int:
     """The number, below 2^64, that says where in the shards a document comes."""
-    return int.from_bytes(draw(seed, "order", document.id)[:8], "big")
+    return int.from_bytes(draw(seed, "order", document_id)[:8], "big")
 
 
 def train_tokenizer(
@@ -132,7 +140,7 @@ def write_corpus(
         folder, {"format": FORMAT, "vocab_size": tokenizer.vocab_size, "eos": eos, "dtype": DTYPE.str, "splits": splits}
     )
     rule = profile(section.licences).rule
-    bill = bill_of_materials(tally.lines, rule)
+    bill = bill_of_materials(tally.lines(), rule)
     report = _report(out, tally, splits, tokenizer.vocab_size, bill, sources, time.monotonic() - started)
     runs.atomic_write(folder / "ATTRIBUTION.md", attribution_page(bill))
     lineage = {**_lineage(section, recipe, bill, report), **about}
@@ -143,8 +151,7 @@ def write_corpus(
     return report
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Kept(NamedTuple):
     """A document's tokens: [start, start + tokens) of a part."""
 
     id: str
@@ -161,7 +168,8 @@ class _Tally:
     """What the tables say in sum, counted while they are written."""
 
     kept: list[_Kept] = field(default_factory=list)
-    lines: list[BillLine] = field(default_factory=list)
+    weights: dict[tuple[str, str, str, str], list[int]] = field(default_factory=dict)
+    """(tokens, bytes, documents) by licence, source, attribution and address."""
     decisions: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     stages: dict[str, Counter[str]] = field(default_factory=dict)
@@ -171,44 +179,49 @@ class _Tally:
 
     def count(self, seed: int, parts: Sequence[Path]) -> Iterator[Any]:
         """The parts' tables, counted one by one."""
+        import pyarrow.compute as pc
+
         for part, path in enumerate(parts):
-            table, start = read_table(path), 0
-            documents = documents_of(table)
-            for document in documents:
-                self.decisions[document.decision] += 1
-                for event in document.events:
-                    self.stages.setdefault(event.stage, Counter())[event.outcome] += 1
-                    if event.outcome == TRIM:
-                        self.cut[event.stage] += int(event.value)
-                if document.kept:
-                    tokens = document.tokens - 1
-                    self.kept.append(
-                        _Kept(
-                            document.id,
-                            document.split,
-                            order_draw(seed, document),
-                            part,
-                            start,
-                            tokens,
-                            document.n_bytes,
-                        )
-                    )
-                    start += tokens
-                    self._sum(document)
-            self.reasons.update(reasons_of(documents))
+            table = read_table(path)
+            self._count_events(table)
+            self.decisions.update(table["decision"].to_pylist())
+            self.reasons.update(reasons_of(table["reason"].to_pylist()))
+            self._count_kept(seed, part, table.filter(pc.not_equal(table["decision"], DROPPED)))
             yield table
 
-    def _sum(self, document: Document) -> None:
-        entry = self.domains.setdefault(document.domain, {"documents": 0, "tokens": 0, "bytes": 0})
-        entry["documents"] += 1
-        entry["tokens"] += document.tokens
-        entry["bytes"] += document.n_bytes
-        self.replaced.update(document.pii_replaced)
-        self.lines.append(
-            BillLine(
-                document.licence, document.source, document.tokens, document.n_bytes, document.attribution, document.url
-            )
-        )
+    def _count_events(self, table: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        events = pa.Table.from_struct_array(table["events"].combine_chunks().flatten())
+        for row in events.group_by(["stage", "outcome"]).aggregate([([], "count_all")]).to_pylist():
+            self.stages.setdefault(row["stage"], Counter())[row["outcome"]] += row["count_all"]
+        cuts = events.filter(pc.equal(events["outcome"], TRIM))
+        for stage, characters in zip(cuts["stage"].to_pylist(), cuts["value"].to_pylist(), strict=True):
+            self.cut[stage] += int(characters)
+
+    def _count_kept(self, seed: int, part: int, table: Any) -> None:
+        names = ("id", "split", "tokens", "bytes", "domain", "licence", "source", "attribution", "url", "pii_replaced")
+        start = 0
+        for name, split, tokens, n_bytes, domain, licence, source, attribution, url, replaced in zip(
+            *(table[column].to_pylist() for column in names), strict=True
+        ):
+            self.kept.append(_Kept(name, split, order_draw(seed, name), part, start, tokens - 1, n_bytes))
+            start += tokens - 1
+            entry = self.domains.setdefault(domain, {"documents": 0, "tokens": 0, "bytes": 0})
+            entry["documents"] += 1
+            entry["tokens"] += tokens
+            entry["bytes"] += n_bytes
+            for kind, count in replaced:
+                self.replaced[kind] += count
+            weight = self.weights.setdefault((licence, source, attribution, url), [0, 0, 0])
+            for at, more in enumerate((tokens, n_bytes, 1)):
+                weight[at] += more
+
+    def lines(self) -> Iterator[BillLine]:
+        """What the bill of licences is made of."""
+        for (licence, source, attribution, url), (tokens, n_bytes, documents) in self.weights.items():
+            yield BillLine(licence, source, tokens, n_bytes, attribution, url, documents)
 
 
 def _write_tables(folder: Path, parts: Iterator[Any]) -> None:
@@ -280,12 +293,11 @@ def _sample_lines(section: CorpusSection, samples: dict[str, list[Document]]) ->
             yield json.dumps(said, ensure_ascii=False) + "\n"
 
 
-def reasons_of(documents: list[Document]) -> Counter[str]:
+def reasons_of(reasons: Iterable[str]) -> Counter[str]:
     """Reasons without the names in them, so that they can be counted."""
     out: Counter[str] = Counter()
-    for document in documents:
-        if document.reason:
-            reason = document.reason
+    for reason in reasons:
+        if reason:
             if "duplicate" in reason:
                 reason = reason.split(" of ")[0].split(":")[0]
             out[reason] += 1

@@ -9,6 +9,7 @@ quarters), so a recipe names sets by domain.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +129,22 @@ PUBLISHED: dict[str, Limits] = {
         "max_top_4gram": 0.16,
     },
 }
+
+
+@cache
+def needed(measure: str) -> frozenset[str]:
+    """The statistics that a measure is made of."""
+    asked = _Asked()
+    MEASURES[measure](asked)
+    return frozenset(asked)
+
+
+class _Asked(dict[str, NDArray[np.int64]]):
+    """Statistics of no texts that remember which of them were looked at."""
+
+    def __missing__(self, name: str) -> NDArray[np.int64]:
+        self[name] = np.zeros(0, dtype=np.int64)
+        return self[name]
 
 
 def check_limits(limits: Mapping[str, float | None]) -> None:

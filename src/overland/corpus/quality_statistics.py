@@ -5,6 +5,11 @@ Words lie between white space; characters are code points; lines are stripped an
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,24 +31,31 @@ STATISTICS = (
 Statistics = dict[str, NDArray[np.int64]]
 
 
-ALL_GRAMS = 0x1FF
+_PLACE = {name: place for place, name in enumerate(STATISTICS)}
+_GRAMS = sum(1 << place for name, place in _PLACE.items() if name.endswith("gram"))
 
 
-def gram_bit(name: str) -> int:
-    """The bit in `grams` of a statistic or measure like "top_3gram"; 0 for any other."""
-    return 1 << int(name.rpartition("_")[2].removesuffix("gram")) - 2 if name.endswith("gram") else 0
+def wanted_bits(names: Iterable[str]) -> int:
+    """A set of statistics as a number, for `statistics`."""
+    return sum(1 << _PLACE[name] for name in set(names))
 
 
-def statistics(texts: Packed, grams: NDArray[np.uint16] | int = ALL_GRAMS) -> Statistics:
-    """Each statistic [n]. `grams`: which runs of words are counted (the bits of `gram_bit`; 0 elsewhere), for all texts
-    or one by one."""
+def statistics(texts: Packed, wanted: Sequence[int] | None = None) -> Statistics:
+    """Each statistic [n] that is asked for of any text. `wanted`: the `wanted_bits` of each text, whose other
+    statistics may come out as 0; None asks for all of all."""
     n = len(texts)
-    wanted = np.ascontiguousarray(np.broadcast_to(grams, n), dtype=np.uint16)
+    every = wanted_bits(STATISTICS)
+    asked = [every] * n if wanted is None else wanted
+    any_wanted = every if wanted is None else reduce(or_, asked, 0)
+    names = [name for name, place in _PLACE.items() if any_wanted >> place & 1]
     if not available():
-        return quality_reference.statistics([texts.raw(i) for i in range(n)], wanted.tolist(), STATISTICS)
+        grams = [bits & _GRAMS for bits in asked]
+        return quality_reference.statistics([texts.raw(i) for i in range(n)], grams, names)
     rows = np.empty((n, len(STATISTICS)), dtype=np.int64)
     code = library()
     assert code.overland_statistic_count() == len(STATISTICS)
-    if code.overland_statistics(pointer(texts.data), pointer(texts.offsets), int(n), pointer(wanted), pointer(rows)):
+    bits = np.array(asked, dtype=np.uint64)
+    where = pointer(texts.data), pointer(texts.offsets)
+    if code.overland_statistics(*where, ctypes.c_int64(n), pointer(bits), pointer(rows)):
         raise OverlandError("quality statistics: out of memory")
-    return {name: rows[:, i] for i, name in enumerate(STATISTICS)}
+    return {name: rows[:, _PLACE[name]] for name in names}

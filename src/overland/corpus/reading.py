@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import codecs
+import ctypes
 import hashlib
 import inspect
 import io
@@ -12,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from overland.corpus.compiled import available, library
 from overland.corpus.document import Document
 from overland.corpus.evidence import find_evidence
 from overland.corpus.formats import (
@@ -28,6 +30,7 @@ from overland.corpus.sources import CODE, PAGES, RECORDS, FileEntry, Source, suf
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _ENGLISH = frozenset(("the", "of", "and", "to", "is", "in", "that", "for", "a", "with", "be", "or"))
+_LOOKED_AT = 8000  # characters by which the language is guessed
 _DEFAULTS = SourceSection(name="default", path=".")
 
 
@@ -60,7 +63,9 @@ def _blank(source: Source, path: str, suffix: str) -> Document:
     code = CODE.get(suffix)
     fields = source.fields or _DEFAULTS
     domain = fields.domain or ("code" if code else "prose")
-    return Document(source.name, path, domain, code or fields.language or "und", "", "", attribution=fields.attribution)
+    return Document(
+        source.name, path, domain, code or fields.language or "und", b"", "", attribution=fields.attribution
+    )
 
 
 def _read_records(source: Source, entry: FileEntry, suffix: str, max_bytes: int) -> Iterator[Document]:
@@ -120,14 +125,19 @@ def _documents_of(
         document.drop(evidence.conflict, "licence")
         yield document
         return
-    document.text = page_text(text) if page else text
+    if page:
+        text = page_text(text)
+    if page or suffix == ".py" or b"\r" in raw or any(raw.startswith(mark) for mark, _ in _BOMS):
+        document.utf8 = text.encode("utf-8", "surrogatepass")
+    else:
+        document.set_text(raw, document.sha256_in)
     document.domain = _text(values.get(fields.domain_field)) or document.domain
     if document.domain == "code":
         if values and (named := _text(values.get(fields.language_field))):
             document.language = named
     elif document.language == "und":
         stated = _text(values.get(fields.language_field))
-        document.language, document.language_stated = stated or language_of(document.text), bool(stated)
+        document.language, document.language_stated = stated or language_of(document.utf8), bool(stated)
     else:
         document.language_stated = True
     # Made before the first is handed out: whoever takes it writes his decisions into it.
@@ -145,8 +155,8 @@ def _docstrings_of(module: Document, text: str) -> Document | None:
         module.source,
         module.path,
         "prose",
-        language_of(prose),
-        prose,
+        language_of(prose.encode()),
+        prose.encode(),
         module.sha256_in,
         module.licence,
         module.licence_evidence,
@@ -205,7 +215,10 @@ def docstrings(text: str) -> str:
     return prose.encode("utf-8", "replace").decode("utf-8").replace("\0", "") + "\n" if prose else ""
 
 
-def language_of(text: str) -> str:
-    """`en` where English function words make up a twelfth of the words, else `und` (undetermined)."""
-    words = text[:8000].lower().split()
+def language_of(utf8: bytes) -> str:
+    """`en` where English function words make up a twelfth of the first words, else `und` (undetermined)."""
+    if available():
+        size = ctypes.c_int64(len(utf8)), ctypes.c_int64(_LOOKED_AT)
+        return "en" if library().overland_is_english(ctypes.c_char_p(utf8), *size) else "und"
+    words = utf8.decode("utf-8", "surrogatepass")[:_LOOKED_AT].lower().split()
     return "en" if words and sum(map(_ENGLISH.__contains__, words)) * 12 >= len(words) else "und"

@@ -7,6 +7,7 @@ the results, so that memory stays bounded and a caller may stop asking.
 from __future__ import annotations
 
 import collections
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -69,6 +70,18 @@ class Processes:
 
 
 _END: Any = object()
+_OBJECTS = 200_000  # between two searches for cycles: documents are many objects, none of which holds itself
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Let the garbage collector look for cycles more seldom."""
+    before = gc.get_threshold()
+    gc.set_threshold(_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _start_worker() -> None:
@@ -76,6 +89,7 @@ def _start_worker() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.set_threshold(_OBJECTS)
     os.environ.update(TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
     import pyarrow as pa
 

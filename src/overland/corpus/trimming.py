@@ -12,17 +12,17 @@ from overland.corpus.quality_rules import Limits
 def trim(
     profiles: Mapping[str, Limits],
     document: Document,
-    text: str,
+    utf8: bytes,
     cuts: list[Span],
     stage: str,
     rule: str,
     limit: float,
 ) -> bool:
-    """Put `text` in place of the document's, from which `cuts` (its own characters) are missing, and say so.
+    """Put `utf8` in place of the document's text, from which `cuts` (its own characters) are missing, and say so.
 
-    False where the document is dropped instead because `text` breaks a rule: too little is left of it.
+    False where the document is dropped instead because `utf8` breaks a rule: too little is left of it.
     """
-    broken = check(text, document.domain, profiles, document.language)
+    broken = check(utf8, document.domain, profiles, document.language)
     if broken:
         document.drop(f"{stage}: too little is left ({document.domain}.{broken})", stage, broken)
         return False
@@ -31,7 +31,7 @@ def trim(
         cut.start, cut.end = before_cuts(earlier, cut.start), before_cuts(earlier, cut.end - 1) + 1
     document.spans_removed = [*document.spans_removed, *cuts]
     document.decision, document.reason = TRIMMED, stage
-    document.change(stage, TRIM, text, rule, sum(cut.end - cut.start for cut in cuts), limit)
+    document.change(stage, TRIM, utf8, rule, sum(cut.end - cut.start for cut in cuts), limit)
     return True
 
 

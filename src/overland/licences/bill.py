@@ -13,7 +13,7 @@ from overland.licences.profiles import Rule
 
 @dataclass(frozen=True)
 class BillLine:
-    """One document that is used: the licence relied upon, its source, and its weight."""
+    """A document that is used, or several alike: the licence relied upon, their source, and their weight together."""
 
     licence: str
     source: str
@@ -21,6 +21,7 @@ class BillLine:
     n_bytes: int
     attribution: str = ""
     url: str = ""
+    documents: int = 1
 
 
 def bill_of_materials(
@@ -49,7 +50,7 @@ def bill_of_materials(
                 "derivatives": all(duty.derivatives for duty in duties),
                 "urls": [duty.url for duty in duties if duty.url],
             }
-        entry["documents"] += 1
+        entry["documents"] += line.documents
         entry["tokens"] += line.tokens
         entry["bytes"] += line.n_bytes
         entry["sources"].add(line.source)

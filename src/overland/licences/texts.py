@@ -21,17 +21,10 @@ _RESTRICTIONS = re.compile(
     r"|\bmay not be used (?:to train|for training)\b",
     re.IGNORECASE,
 )
+# Without one of these none of the above fits: looking for them is many times cheaper.
 _SIGNS = (
-    "commercial",
-    "use only",
-    "purpose only",
-    "purposes only",
-    "reproduced",
-    "copied",
-    "confidential",
-    "distribute",
-    "commons clause",
-    "train",
+    *("commercial", "use only", "purpose only", "purposes only", "no part of this", "commons clause", "confidential"),
+    *("may not be ", "do not distribute", "do not redistribute"),
 )
 _SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([^\n\r]{1,200})")
 _SPDX_COPYRIGHT = re.compile(r"SPDX-FileCopyrightText:[ \t]*([^\n\r]{1,200})")

@@ -7,7 +7,6 @@ Sources: Broder 1997 (resemblance); Li, Owen and Zhang 2012 and Shrivastava 2017
 5-gram is drawn COPIES times, so that a text of fifty words still fills its 160 bins. */
 #include "spill.h"
 
-#define NGRAM 5
 #define BANDS 32
 #define ROWS 5
 #define BINS (BANDS * ROWS)
@@ -28,6 +27,9 @@ typedef struct {
     u32 *next;      /* [n, BANDS] the next entry (text * BANDS + band + 1) of the same chain, 0 ends it */
     u32 *seen;      /* [n] the query that last looked at a text */
     u32 *head;      /* [head_count] */
+    u32 *mine, *spare; /* the set at hand, and room to sort the longest of all */
+    i64 mine_room, spare_room;
+    u32 longest;
     i64 first_room, length_room, sorted_room, sketch_room, shingle_room, keys_room, next_room, seen_room, head_count;
     u32 query;
     spill_t spill;
@@ -40,11 +42,7 @@ static const u64 DRAW[COPIES] = {0x9E3779B97F4A7C15ull, 0xC2B2AE3D27D4EB4Full, 0
 static i64 shingles_of(const u32 *word, i64 n, u32 *out) {
     if (n == 0) return 0;
     i64 size = n < NGRAM ? n : NGRAM, count = n - size + 1;
-    for (i64 i = 0; i < count; i++) {
-        u64 h = 0;
-        for (i64 j = 0; j < size; j++) h = (h + word[i + j]) * 0x9FB21C651E98DF25ull + (h >> 31);
-        out[i] = (u32)(mix64(h) >> 32);
-    }
+    for (i64 i = 0; i < count; i++) out[i] = gram_hash(word + i, size);
     return count;
 }
 
@@ -154,7 +152,7 @@ API void near_free(near_t *t) {
     EACH_ARRAY(DO)
 #undef DO
     spill_close(&t->spill);
-    free(t);
+    free(t->mine), free(t->spare), free(t);
 }
 
 /* Moves the index into files in `folder`, or, where it is there, gives its pages back. 1: the disk is full. */
@@ -224,44 +222,40 @@ static i64 find_copy(near_t *t, const u64 *key, const u8 *sketch, u32 *mine, u32
     return found;
 }
 
-/* copy_of [n]: for each text the number of the kept text it copies, -1 where it was kept (its number then is the count
-   of texts kept before it), -2 where it has no words. Returns 0, or 1 where memory is out. */
-API int near_add(near_t *t, const u8 *data, const i64 *offset, i64 n, i64 *copy_of, float *similarity) {
-    i64 longest = 0;
-    for (i64 d = 0; d < n; d++)
-        if (offset[d + 1] - offset[d] > longest) longest = offset[d + 1] - offset[d];
-    size_t room = (size_t)(longest / 2 + 2);
-    u32 *buffer = malloc(room * 4 * sizeof *buffer);
-    if (!buffer) return 1;
-    u32 *hash = buffer, *start = buffer + room, *end = start + room, *shingle = end + room;
-    for (i64 d = 0; d < n; d++) {
-        i64 words = words_of(data + offset[d], offset[d + 1] - offset[d], hash, start, end);
-        i64 count = shingles_of(hash, words, shingle);
-        similarity[d] = 0;
-        copy_of[d] = -2;
-        if (!count) continue;
-        u32 bin[BINS], length = (u32)count;
-        u64 key[BANDS];
-        u8 sketch[BINS];
-        signature_of(shingle, count, bin);
-        band_keys(bin, key);
-        for (int i = 0; i < BINS; i++) sketch[i] = (u8)bin[i];
-        copy_of[d] = t->n ? find_copy(t, key, sketch, shingle, &length, start, similarity + d) : -1;
-        if (copy_of[d] >= 0) continue;
-        if (!room_for(t, t->n + 1, t->shingle_count + length)) return free(buffer), 1;
-        i64 doc = t->n;
-        t->first[doc] = (u64)t->shingle_count;
-        t->length[doc] = length;
-        t->sorted[doc] = length != (u32)count;
-        t->seen[doc] = 0;
-        memcpy(t->sketch + doc * BINS, sketch, BINS);
-        memcpy(t->keys + doc * BANDS, key, sizeof key);
-        memcpy(t->shingles + t->shingle_count, shingle, length * sizeof *shingle);
-        t->shingle_count += length;
-        t->n++;
-        for (int b = 0; b < BANDS; b++) link_entry(t, (u64)doc * BANDS + (u64)b);
-    }
-    free(buffer);
+/* copy_of: the number of the kept text that a text of these words copies, -1 where it was kept (its number then is the
+   count of texts kept before it), -2 where it has no words. Returns 0, or 1 where memory is out. */
+API int near_take(near_t *t, words_t *w, i64 *copy_of, float *similarity) {
+    u32 few, *shingle = w->gram;
+    u32 count = (u32)w->grams;
+    *similarity = 0;
+    *copy_of = -2;
+    if (!w->words) return 0;
+    if (!count) shingle = &few, count = (u32)shingles_of(w->hash, w->words, &few);
+    if (!grow((void **)&t->mine, &t->mine_room, count, sizeof *t->mine) ||
+        !grow((void **)&t->spare, &t->spare_room, count > t->longest ? count : t->longest, sizeof *t->spare))
+        return 1;
+    u32 bin[BINS], length = count, *mine = t->mine;
+    u64 key[BANDS];
+    u8 sketch[BINS];
+    signature_of(shingle, count, bin);
+    band_keys(bin, key);
+    for (int i = 0; i < BINS; i++) sketch[i] = (u8)bin[i];
+    memcpy(mine, shingle, count * sizeof *mine);
+    *copy_of = t->n ? find_copy(t, key, sketch, mine, &length, t->spare, similarity) : -1;
+    if (*copy_of >= 0) return 0;
+    if (!room_for(t, t->n + 1, t->shingle_count + length)) return 1;
+    i64 doc = t->n;
+    t->first[doc] = (u64)t->shingle_count;
+    t->length[doc] = length;
+    if (length > t->longest) t->longest = length;
+    t->sorted[doc] = length != count;
+    t->seen[doc] = 0;
+    memcpy(t->sketch + doc * BINS, sketch, BINS);
+    memcpy(t->keys + doc * BANDS, key, sizeof key);
+    memcpy(t->shingles + t->shingle_count, mine, length * sizeof *mine);
+    t->shingle_count += length;
+    t->n++;
+    for (int b = 0; b < BANDS; b++) link_entry(t, (u64)doc * BANDS + (u64)b);
     return 0;
 }
 
@@ -310,6 +304,7 @@ API int near_import(near_t *t, i64 docs, const u32 *length, const u8 *sketch, co
     for (i64 d = 0; d < docs; d++) {
         t->first[d] = at;
         t->length[d] = length[d];
+        if (length[d] > t->longest) t->longest = length[d];
         t->sorted[d] = 1;
         t->seen[d] = 0;
         at += length[d];

@@ -8,7 +8,6 @@ What was cut is never the source of another cut, so that no passage loses its la
 Sources: Schleimer, Wilkerson and Aiken 2003 (winnowing); Altschul et al. 1990 (seed, extend, drop off). */
 #include "spill.h"
 
-#define NGRAM 5
 #define OWNERS 4        /* the first places of a 5-gram that are tried */
 #define GAP 8           /* most words that an edit may replace, insert or delete */
 #define SEED_RUN 5      /* equal words in a row that a place must have before edits are looked across */
@@ -17,7 +16,7 @@ Sources: Schleimer, Wilkerson and Aiken 2003 (winnowing); Altschul et al. 1990 (
 #define TOUCH 4         /* most words between runs of different sources that count together */
 #define GAP_COST 2
 
-typedef struct { i64 text; u32 start, end; i64 source; u32 source_start, source_end, matched, words; } span_t;
+typedef struct { u32 start, end; i64 source; u32 source_start, source_end, matched, words; } span_t;
 /* Words [a0, a1) of the text repeat words [b0, b1) of the index; source is its text, OWN the same one. */
 typedef struct { i64 a0, a1, b0, b1, matched, source, stands; } run_t;
 #define OWN (-1)
@@ -33,15 +32,10 @@ typedef struct {
     span_t *spans;
     run_t *runs;
     u64 *own;       /* the same table for the text at hand, which may yet be dropped */
-    i64 word_room, start_room, end_room, first_room, span_room, run_room, own_room, run_count;
+    u32 *picked;    /* the winnowed 5-grams of the text at hand */
+    i64 word_room, start_room, end_room, first_room, span_room, run_room, own_room, picked_room, run_count;
     spill_t spill;
 } spans_t;
-
-static u32 ngram_hash(const u32 *w) {
-    u64 h = 0;
-    for (int j = 0; j < NGRAM; j++) h = (h + w[j]) * 0x9FB21C651E98DF25ull + (h >> 31);
-    return (u32)(mix64(h) >> 32);
-}
 
 API spans_t *spans_new(int window) {
     spans_t *t = calloc(1, sizeof *t);
@@ -64,7 +58,7 @@ API void spans_free(spans_t *t) {
     EACH_ARRAY(DO)
 #undef DO
     spill_close(&t->spill);
-    free(t->spans), free(t->runs), free(t->own), free(t);
+    free(t->spans), free(t->runs), free(t->own), free(t->picked), free(t);
 }
 
 /* Moves the index into files in `folder`, or, where it is there, gives its pages back. 1: the disk is full. */
@@ -349,58 +343,45 @@ static int scan(spans_t *t, const u32 *gram, const u32 *picked, i64 count, scan_
     return 1;
 }
 
-/* min_words [n]: fewest words of a repeated passage of each text. min_left [n]: fewest words that must remain of a text
-   that was cut; else it is dropped whole. number [n]: the text's number in the index, -1 where it was dropped or
-   `insert` is 0 (then the texts are only asked about). Spans of text d are appended to t->spans with text = d; their
-   source is a number of the index, OWN for the text itself. Returns 1 where memory is out or the index is full. */
-API int spans_add(spans_t *t, const u8 *data, const i64 *offset, i64 n, const int32_t *min_words,
-                  const int32_t *min_left, double identity, int insert, i64 *number) {
-    i64 longest = 0;
-    for (i64 d = 0; d < n; d++)
-        if (offset[d + 1] - offset[d] > longest) longest = offset[d + 1] - offset[d];
-    size_t room = (size_t)(longest / 2 + 2);
-    u32 *gram = malloc(room * 2 * sizeof *gram);
-    if (!gram) return 1;
-    u32 *picked = gram + room;
+/* min_words: fewest words of a repeated passage of the text. min_left: fewest words that must remain of it where it was
+   cut; else it is dropped whole. *number: its number in the index, -1 where it was dropped or `insert` is 0 (then it is
+   only asked about). Its spans are t->spans; their source is a number of the index, OWN for the text itself. Returns 1
+   where memory is out or the index is full. */
+API int spans_take(spans_t *t, const words_t *w, int min_words, int min_left, double identity, int insert, i64 *number) {
+    i64 base = t->word_count, need = base + w->words, cut = 0;
     t->span_count = 0;
-    for (i64 d = 0; d < n; d++) {
-        i64 base = t->word_count, need = base + (offset[d + 1] - offset[d]) / 2 + 2;
-        if (!spill_grow(&t->spill, (void **)&t->word, &t->word_room, need, sizeof *t->word) ||
-            !spill_grow(&t->spill, (void **)&t->start, &t->start_room, need, sizeof *t->start) ||
-            !spill_grow(&t->spill, (void **)&t->end, &t->end_room, need, sizeof *t->end) ||
-            !spill_grow(&t->spill, (void **)&t->first, &t->first_room, t->n + 2, sizeof *t->first) ||
-            need >= (i64)0xFFFFFFF0)
-            return free(gram), 1;
-        u32 *word = t->word + base, *start = t->start + base, *end = t->end + base;
-        i64 words = words_of(data + offset[d], offset[d + 1] - offset[d], word, start, end);
-        i64 grams = words - NGRAM + 1, cut = 0;
-        for (i64 i = 0; i < grams; i++) gram[i] = ngram_hash(word + i);
-        i64 count = winnow(gram, grams, t->window, picked);
-        scan_t s = {base, words, 0, identity};
-        if (!room_for(t, count) || !scan(t, gram, picked, count, &s, min_words[d], insert)) return free(gram), 1;
-        judge(t, base, min_words[d], identity, !insert);
-        if (!grow((void **)&t->spans, &t->span_room, t->span_count + t->run_count, sizeof *t->spans))
-            return free(gram), 1;
-        for (i64 i = 0; i < t->run_count; i++) {
-            run_t r = t->runs[i];
-            t->spans[t->span_count++] = (span_t){d, start[r.a0], end[r.a1 - 1], r.source, t->start[r.b0],
-                                                 t->end[r.b1 - 1], (u32)r.matched, (u32)(r.a1 - r.a0)};
-            cut += r.a1 - r.a0;
-        }
-        number[d] = -1;
-        if (!insert || (cut && words - cut < min_left[d])) continue;
-        i64 next = 0;
-        for (i64 f = 0; f < count; f++) {
-            i64 p = picked[f];
-            while (next < t->run_count && t->runs[next].a1 <= p) next++;
-            if (next < t->run_count && t->runs[next].a0 < p + NGRAM) continue;
-            put(t, (u64)gram[p] << 32 | (u64)(base + p + 1));
-        }
-        t->word_count += words;
-        t->first[++t->n] = (u64)t->word_count;
-        number[d] = t->n - 1;
+    if (!spill_grow(&t->spill, (void **)&t->word, &t->word_room, need, sizeof *t->word) ||
+        !spill_grow(&t->spill, (void **)&t->start, &t->start_room, need, sizeof *t->start) ||
+        !spill_grow(&t->spill, (void **)&t->end, &t->end_room, need, sizeof *t->end) ||
+        !spill_grow(&t->spill, (void **)&t->first, &t->first_room, t->n + 2, sizeof *t->first) ||
+        !grow((void **)&t->picked, &t->picked_room, w->grams + 1, sizeof *t->picked) || need >= (i64)0xFFFFFFF0)
+        return 1;
+    memcpy(t->word + base, w->hash, (size_t)w->words * sizeof *t->word);
+    memcpy(t->start + base, w->start, (size_t)w->words * sizeof *t->start);
+    memcpy(t->end + base, w->end, (size_t)w->words * sizeof *t->end);
+    i64 count = winnow(w->gram, w->grams, t->window, t->picked);
+    scan_t s = {base, w->words, 0, identity};
+    if (!room_for(t, count) || !scan(t, w->gram, t->picked, count, &s, min_words, insert)) return 1;
+    judge(t, base, min_words, identity, !insert);
+    if (!grow((void **)&t->spans, &t->span_room, t->run_count, sizeof *t->spans)) return 1;
+    for (i64 i = 0; i < t->run_count; i++) {
+        run_t r = t->runs[i];
+        t->spans[t->span_count++] = (span_t){w->start[r.a0], w->end[r.a1 - 1], r.source, t->start[r.b0],
+                                             t->end[r.b1 - 1], (u32)r.matched, (u32)(r.a1 - r.a0)};
+        cut += r.a1 - r.a0;
     }
-    free(gram);
+    *number = -1;
+    if (!insert || (cut && w->words - cut < min_left)) return 0;
+    i64 next = 0;
+    for (i64 f = 0; f < count; f++) {
+        i64 p = t->picked[f];
+        while (next < t->run_count && t->runs[next].a1 <= p) next++;
+        if (next < t->run_count && t->runs[next].a0 < p + NGRAM) continue;
+        put(t, (u64)w->gram[p] << 32 | (u64)(base + p + 1));
+    }
+    t->word_count += w->words;
+    t->first[++t->n] = (u64)t->word_count;
+    *number = t->n - 1;
     return 0;
 }
 

@@ -1,6 +1,9 @@
 #include "spill.h"
 
 #include <fcntl.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -31,6 +34,9 @@ int spill_move(spill_t *s, void **array, size_t bytes) {
     if (!moved) return 0;
     if (*array) memcpy(moved, *array, bytes);
     free(*array);
+#ifdef __GLIBC__
+    malloc_trim(0); /* what lies between other things on the heap is given back too */
+#endif
     *array = moved;
     return 1;
 }

@@ -15,6 +15,17 @@ enum {
     COUNT
 };
 
+/* What is asked for, as a set of the above. */
+#define OF(x) (1ull << (x))
+#define OF_GRAMS (OF(TOP2) | OF(TOP3) | OF(TOP4) | OF(DUP5) | OF(DUP6) | OF(DUP7) | OF(DUP8) | OF(DUP9) | OF(DUP10))
+#define OF_NOTICES (OF(SCRIPT_LINES) | OF(POLICY_LINES) | OF(C4_LINES) | OF(C4_SENTENCES))
+#define OF_PARAGRAPHS (OF(PARAGRAPHS) | OF(DUPLICATE_PARAGRAPHS) | OF(DUPLICATE_PARAGRAPH_CHARS) | OF(PARAGRAPH_CHARS))
+#define OF_REPEATED_LINES (OF(DUPLICATE_LINES) | OF(DUPLICATE_LINE_CHARS) | OF_PARAGRAPHS)
+/* What needs the words, or the lines without the white space around them. */
+#define OF_WORDS (OF(WORDS) | OF(WORD_CHARS) | OF(MAX_WORD) | OF(ALPHA_WORDS) | OF(STOP_WORDS) | OF(STOP_KINDS) | OF_GRAMS | \
+    OF(LINES) | OF(BULLET_LINES) | OF(ELLIPSIS_LINES) | OF(PUNCTUATED_LINES) | OF(SHORT_LINES) | OF(LINE_CHARS) | \
+    OF(SENTENCES) | OF(UPPER_LINES) | OF(COMMENT_LINES) | OF_NOTICES | OF_REPEATED_LINES)
+
 typedef struct { u64 key; u32 count, stamp; } cell_t;
 typedef struct { cell_t *cells; u64 mask; i64 room; u32 stamp; } table_t;
 
@@ -202,17 +213,16 @@ static i64 sentences_in(const u8 *s, i64 n) {
 
 enum { HAS_SCRIPT = 1, HAS_POLICY = 2, HAS_STOP = 4 }; /* what a document has that its lines need be asked for */
 
-static void line_counts(const u8 *s, i64 n, i64 chars, i64 words, int has, i64 *out) {
+static void line_counts(const u8 *s, i64 n, i64 chars, i64 words, int has, u64 wanted, i64 *out) {
     i64 upper = 0, letters = 0;
     out[LINES]++;
     out[LINE_CHARS] += chars;
-    out[BULLET_LINES] += is_bullet(s, n);
-    int ellipsis = ends_with(s, n, "...") || ends_with(s, n, "\xE2\x80\xA6");
-    out[ELLIPSIS_LINES] += ellipsis;
-    out[PUNCTUATED_LINES] += ends_sentence(s, n);
+    if (wanted & OF(BULLET_LINES)) out[BULLET_LINES] += is_bullet(s, n);
+    if (wanted & OF(ELLIPSIS_LINES)) out[ELLIPSIS_LINES] += ends_with(s, n, "...") || ends_with(s, n, "\xE2\x80\xA6");
+    if (wanted & OF(PUNCTUATED_LINES)) out[PUNCTUATED_LINES] += ends_sentence(s, n);
     out[SHORT_LINES] += chars <= 30;
-    out[COMMENT_LINES] += is_comment(s, n);
-    for (i64 i = 0; i < n; i += 240) { /* in bytes, which the compiler takes many at a time */
+    if (wanted & OF(COMMENT_LINES)) out[COMMENT_LINES] += is_comment(s, n);
+    for (i64 i = wanted & OF(UPPER_LINES) ? 0 : n; i < n; i += 240) { /* in bytes, which the compiler takes many at a time */
         u8 few_upper = 0, few_letters = 0;
         i64 to = i + 240 < n ? i + 240 : n;
         for (i64 j = i; j < to; j++) {
@@ -246,7 +256,7 @@ static i64 threes(const u8 *s, i64 n, const char *three) {
     return count;
 }
 
-static void byte_counts(const u8 *s, i64 n, i64 *out) {
+static void byte_counts(const u8 *s, i64 n, u64 wanted, i64 *out) {
     u32 lane[4][256] = {{0}}, seen[256];
     i64 high = 0, at = 0;
     for (; at + 4 <= n; at += 4) lane[0][s[at]]++, lane[1][s[at + 1]]++, lane[2][s[at + 2]]++, lane[3][s[at + 3]]++;
@@ -256,6 +266,7 @@ static void byte_counts(const u8 *s, i64 n, i64 *out) {
     for (int c = 0; c < 256; c++) {
         if ((c & 0xC0) != 0x80) out[CHARS] += seen[c];
         if (c >= 0x80) high += seen[c];
+        if (BYTE[c] & SPACE_BYTE) out[SPACES] += seen[c];
         if (c >= '0' && c <= '9') out[DIGITS] += seen[c], out[ALNUM] += seen[c];
         if (c >= 'A' && c <= 'Z') out[UPPER] += seen[c];
         if ((c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) out[LETTERS] += seen[c], out[ALNUM] += seen[c];
@@ -265,10 +276,10 @@ static void byte_counts(const u8 *s, i64 n, i64 *out) {
     out[BRACES] = seen['{'] + seen['}'];
     out[ANGLES] = seen['<'] + seen['>'];
     out[DOLLARS] = seen['$'];
-    for (const u8 *p = s, *end = s + n; seen['\\'] && (p = memchr(p, '\\', (size_t)(end - p))); p++)
+    for (const u8 *p = s, *end = s + n; wanted & OF(COMMANDS) && seen['\\'] && (p = memchr(p, '\\', (size_t)(end - p))); p++)
         out[COMMANDS] += p + 1 < end && (p[1] | 32) >= 'a' && (p[1] | 32) <= 'z';
-    out[URLS] = threes(s, n, "://");
-    if (threes(s, n, "..."))
+    if (wanted & OF(URLS)) out[URLS] = threes(s, n, "://");
+    if (wanted & OF(ELLIPSES) && threes(s, n, "..."))
         for (const u8 *p = s, *end = s + n; (p = memmem(p, (size_t)(end - p), "...", 3)); p += 3) out[ELLIPSES]++;
     for (i64 i = 0; high && i < n;) {
         if (s[i] < 0x80) { i++; continue; }
@@ -276,6 +287,7 @@ static void byte_counts(const u8 *s, i64 n, i64 *out) {
         u32 point = code_point(s + i, s + n, &size);
         if (size > 1 && kind_of(point) != SEPARATOR) out[LETTERS]++, out[ALNUM]++;
         out[ELLIPSES] += point == 0x2026;
+        out[SPACES] += BYTE[s[i]] & MAYBE && space_at(s + i, s + n);
         i += size;
     }
 }
@@ -307,9 +319,22 @@ static i64 repeated_ngrams(table_t *t, const u64 *prefix, i64 n, int size, u64 p
     return repeated;
 }
 
-/* out [n, COUNT]; grams [n]: which runs of words are counted (they cost most), bit k those of k + 2. 1 where memory is
+/* The longest line in characters. */
+static i64 longest_line(const u8 *s, const u8 *end, int ascii) {
+    i64 most = 0;
+    for (const u8 *line = s, *stop; line <= end; line = stop + 1) {
+        stop = memchr(line, '\n', (size_t)(end - line));
+        if (!stop) stop = end;
+        if (stop - line <= most) continue; /* it has no more characters than bytes */
+        i64 chars = ascii ? stop - line : chars_in(line, stop - line);
+        if (chars > most) most = chars;
+    }
+    return most;
+}
+
+/* out [n, COUNT]; wanted [n]: which statistics are asked for, as OF has them; others may stay 0. 1 where memory is
    out. */
-API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u16 *grams, i64 *out_rows) {
+API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u64 *wanted_of, i64 *out_rows) {
     i64 longest = 0;
     const u8 *data_end = data + offset[n];
     for (i64 d = 0; d < n; d++)
@@ -323,20 +348,25 @@ API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u16 
         const u8 *s = data + offset[d], *end = s + (offset[d + 1] - offset[d]);
         i64 *out = out_rows + d * COUNT;
         memset(out, 0, COUNT * sizeof *out);
-        byte_counts(s, end - s, out);
+        u64 wanted = wanted_of[d];
+        byte_counts(s, end - s, wanted, out);
         int ascii = out[BYTES] == out[CHARS], has = 0;
-        if (document_holds(s, end - s, "javascript", 0)) has |= HAS_SCRIPT;
-        if (document_holds(s, end - s, "cookie", 3) || document_holds(s, end - s, "privacy policy", 5) ||
-            document_holds(s, end - s, "terms of use", 3))
-            has |= HAS_POLICY;
-        if (memchr(s, '.', (size_t)(end - s)) || memchr(s, '!', (size_t)(end - s)) || memchr(s, '?', (size_t)(end - s)))
-            has |= HAS_STOP;
-        out[LOREM] = memmem(s, (size_t)(end - s), "orem ipsum", 10) != 0;
+        if (wanted & OF(LOREM)) out[LOREM] = memmem(s, (size_t)(end - s), "orem ipsum", 10) != 0;
+        if (wanted & OF(MAX_LINE)) out[MAX_LINE] = longest_line(s, end, ascii);
+        if (!(wanted & (OF_WORDS | OF(ALL_LINES)))) continue;
         i64 breaks = 1;
         for (const u8 *p = s; (p = memchr(p, '\n', (size_t)(end - p))); p++) breaks++;
+        out[ALL_LINES] = breaks;
+        if (!(wanted & OF_WORDS)) continue;
+        if (wanted & OF_NOTICES && document_holds(s, end - s, "javascript", 0)) has |= HAS_SCRIPT;
+        if (wanted & OF_NOTICES && (document_holds(s, end - s, "cookie", 3) || document_holds(s, end - s, "privacy policy", 5) ||
+            document_holds(s, end - s, "terms of use", 3)))
+            has |= HAS_POLICY;
+        if (wanted & (OF(SENTENCES) | OF(C4_SENTENCES)) &&
+            (memchr(s, '.', (size_t)(end - s)) || memchr(s, '!', (size_t)(end - s)) || memchr(s, '?', (size_t)(end - s))))
+            has |= HAS_STOP;
         if (!table_for(&lines, breaks) || !table_for(&paragraphs, breaks)) { failed = 1; break; }
         lines.stamp++, paragraphs.stamp++;
-        out[ALL_LINES] = breaks;
         i64 words = 0, stops_seen = 0, paragraph_chars = 0;
         u64 paragraph = 0;
         prefix[0] = 0, chars[0] = 0;
@@ -344,12 +374,11 @@ API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u16 
             const u8 *stop = memchr(line, '\n', (size_t)(end - line));
             if (!stop) stop = end;
             i64 raw = ascii ? stop - line : chars_in(line, stop - line);
-            if (raw > out[MAX_LINE]) out[MAX_LINE] = raw;
             const u8 *first = 0, *last = 0, *p = line;
-            i64 before = words, spaces = 0, tail = 0;
+            i64 before = words, tail = 0;
             while (p < stop) {
                 int space;
-                while (p < stop && (space = space_at(p, stop))) p += space, spaces++, tail++;
+                while (p < stop && (space = space_at(p, stop))) p += space, tail++;
                 if (p == stop) break;
                 if (!first) first = p;
                 const u8 *w = p;
@@ -383,16 +412,17 @@ API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u16 
                 chars[words + 1] = chars[words] + length;
                 words++;
             }
-            out[SPACES] += spaces + (stop < end);
             if (first) {
                 i64 size = last - first, count = raw;
                 for (const u8 *q = line; q < first; q += space_at(q, stop)) count--;
                 count -= tail;
-                u64 key = hash_bytes(first, size, 1);
-                line_counts(first, size, count, words - before, has, out);
-                cell_t *c = cell_of(&lines, key);
-                if (c->count++) out[DUPLICATE_LINES]++, out[DUPLICATE_LINE_CHARS] += count;
-                paragraph = (paragraph ^ key) * 0x9FB21C651E98DF25ull + 1;
+                line_counts(first, size, count, words - before, has, wanted, out);
+                if (wanted & OF_REPEATED_LINES) {
+                    u64 key = hash_bytes(first, size, 1);
+                    cell_t *c = cell_of(&lines, key);
+                    if (c->count++) out[DUPLICATE_LINES]++, out[DUPLICATE_LINE_CHARS] += count;
+                    paragraph = (paragraph ^ key) * 0x9FB21C651E98DF25ull + 1;
+                }
                 paragraph_chars += count;
             }
             if (paragraph_chars && (!first || stop == end)) {
@@ -406,12 +436,12 @@ API int overland_statistics(const u8 *data, const i64 *offset, i64 n, const u16 
         }
         out[WORDS] = words;
         for (; stops_seen; stops_seen >>= 1) out[STOP_KINDS] += stops_seen & 1;
-        if (!grams[d]) continue;
+        if (!(wanted & OF_GRAMS)) continue;
         if (!table_for(&runs, words)) { failed = 1; break; }
         u64 power = 0xD6E8FEB86659FD93ull;
         for (int size = 2; size <= 10; size++) {
             power *= 0xD6E8FEB86659FD93ull;
-            if (!(grams[d] >> (size - 2) & 1)) continue;
+            if (!(wanted >> (TOP2 + size - 2) & 1)) continue;
             out[TOP2 + size - 2] = size <= 4 ? top_ngram(&runs, prefix, words, size, power, chars)
                                              : repeated_ngrams(&runs, prefix, words, size, power, chars);
         }

@@ -59,4 +59,27 @@ i64 words_of(const u8 *s, i64 n, u32 *hash, u32 *start, u32 *end) {
     return count;
 }
 
+API words_t *words_new(void) { return calloc(1, sizeof(words_t)); }
+
+API void words_free(words_t *w) { free(w->hash), free(w); }
+
+/* Takes the words of a text of n bytes. Returns 1 where memory is out. */
+API int words_take(words_t *w, const u8 *s, i64 n) {
+    i64 need = n / 2 + 2;
+    if (need > w->room) {
+        free(w->hash);
+        w->room = need + need / 2;
+        w->hash = malloc((size_t)w->room * 4 * sizeof *w->hash);
+        if (!w->hash) return w->room = 0, 1;
+        w->start = w->hash + w->room, w->end = w->start + w->room, w->gram = w->end + w->room;
+    }
+    w->bytes = n;
+    w->words = words_of(s, n, w->hash, w->start, w->end);
+    w->grams = w->words < NGRAM ? 0 : w->words - NGRAM + 1;
+    for (i64 i = 0; i < w->grams; i++) w->gram[i] = gram_hash(w->hash + i, NGRAM);
+    return 0;
+}
+
+API i64 overland_chars(const u8 *s, i64 n) { return chars_in(s, n); }
+
 API i64 overland_words(const u8 *s, i64 n, u32 *hash, u32 *start, u32 *end) { return words_of(s, n, hash, start, end); }

@@ -80,6 +80,18 @@ extern const u8 WORD_BYTE[256];
 /* Fills hash, start and end (each of room n / 2 + 2) and returns how many words there are. No hash is 0. */
 i64 words_of(const u8 *s, i64 n, u32 *hash, u32 *start, u32 *end);
 
+#define NGRAM 5
+
+/* Hash of `size` words in a row. */
+static inline u32 gram_hash(const u32 *word, i64 size) {
+    u64 h = 0;
+    for (i64 j = 0; j < size; j++) h = (h + word[j]) * 0x9FB21C651E98DF25ull + (h >> 31);
+    return (u32)(mix64(h) >> 32);
+}
+
+/* The words of a text and the hashes of its word 5-grams, taken once for all duplicate stages. */
+typedef struct { u32 *hash, *start, *end, *gram; i64 words, grams, bytes, room; } words_t;
+
 /* Bytes of white space at s, 0 where there is none: what Python counts as white space. */
 static inline int space_at(const u8 *s, const u8 *end) {
     u8 c = *s;
