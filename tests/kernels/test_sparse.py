@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -72,13 +74,49 @@ def test_a_long_context_is_looked_through_completely(T: int, whole: bool) -> Non
         assert torch.equal(kept, kernels.top_keys_reference(*case))
 
 
+def without_first_look(q: Tensor, w: Tensor, k: Tensor, begin: Tensor, end: Tensor, topk: int) -> Tensor:
+    """The compiled form with every score formed in fp32: what runs where the processor lacks AVX-512 VNNI."""
+    native = import_module("overland.kernels.top_keys")._native
+    if not native.runs(q, w, k):
+        pytest.skip("no C++ compiler, so there is no compiled form")
+    (B, T, J, I), S = q.shape, k.shape[1]
+    ids = begin.new_empty(B, T, min(topk, S))
+    native("top_keys", ids, q, w, k, begin, end, B, T, J, I, S, ids.shape[-1], 0)
+    return ids
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    S=st.sampled_from([4096, 4200, 5000, 9001]),
+    J=st.integers(1, 9),
+    I=st.integers(1, 40),
+    topk=st.integers(1, 300),
+    kind=st.sampled_from(["drawn", "whole", "equal", "far apart", "tiny", "wild"]),
+)
+def test_a_first_look_in_eight_bits_changes_no_key(seed: int, S: int, J: int, I: int, topk: int, kind: str) -> None:
+    """To the last tie, also where eight bits say nothing: equal scores, one number far above the others, no numbers."""
+    q, w, k, begin, end, _ = drawn(seed, 1, 9, S, J, I, topk, kind == "whole", torch.float32)
+    if kind == "equal":
+        k[:, 50:] = k[:, :50].repeat(1, S // 50, 1)[:, : S - 50]
+    elif kind == "far apart":
+        k[:, ::97] *= 1e4
+        q[:, :, :, 0] *= 1e3
+    elif kind == "tiny":
+        k, q = k * 1e-20, q * 1e-21
+    elif kind == "wild":
+        k[:, 7], k[:, 99], k[:, 300], q[:, 3] = float("nan"), float("inf"), 1e30, float("nan")
+    case = q, w, k, begin, end, topk
+    assert torch.equal(kernels.top_keys(*case), without_first_look(*case))
+
+
 def test_a_sample_that_misleads_costs_time_and_no_key() -> None:
     """The sample takes every fourth of 8,192 keys: here those are the best ones, and the floor it guesses too high."""
-    q, w = torch.ones(1, 3, 1, 4), torch.ones(1, 3, 1)
+    q, w = torch.ones(1, 9, 1, 4), torch.ones(1, 9, 1)
     k = torch.rand(1, 8192, 4, generator=torch.Generator().manual_seed(0))
     k[:, ::4] += 2
     k[:, 4096:] = 0  # and the later half is no good at all
-    end = torch.tensor([[8192, 8191, 6000]])
+    end = torch.tensor([[8192, 8191, 6000] * 3])
     case = (q, w, k, torch.zeros_like(end), end, 1500)
     assert torch.equal(kernels.top_keys(*case), kernels.top_keys_reference(*case))
 

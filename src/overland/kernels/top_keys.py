@@ -5,7 +5,9 @@
 ReLU makes exact ties common, and torch.topk settles them differently from call to call; the rule makes one answer of
 them. The compiled form never holds the scores of all pairs: a few queries at a time pass over the keys, and each keeps
 what may still be among its best. A small sample of the keys tells it beforehand about how good that has to be; where
-the sample was wrong the query passes a second time, so the answer is exact.
+the sample was wrong the query passes a second time, so the answer is exact. With AVX-512 VNNI most keys are seen in
+eight bits alone: a bound that holds for every key (native/first_look.h) says which have no chance, the others' scores
+are formed in fp32, so that the answer is that of fp32 to the last tie.
 Shapes: B batch, T queries, S keys, J indexer heads, I indexer dim, k kept keys.
 Source: DeepSeek-V3.2 report §2; reference/architecture.md §5.4.
 """
@@ -20,7 +22,7 @@ from overland.kernels.compiled import Compiled
 
 SCORE_ELEMENTS = 1 << 22  # of the reference's dots at a time
 
-_native = Compiled("top_keys", top_keys="pppppp iiiiii")
+_native = Compiled("top_keys", top_keys="pppppp iiiiiii")
 
 
 @torch.no_grad()
@@ -38,7 +40,7 @@ def top_keys(q_BTJI: Tensor, w_BTJ: Tensor, k_BSI: Tensor, begin_BT: Tensor, end
         raise IndexError(f"keys {int(begin_BT.min())} to {int(end_BT.max())} of {S} are asked for")
     ids_BTk = begin_BT.new_empty(B, T, min(topk, S))
     tensors = (x.contiguous() for x in (q_BTJI, w_BTJ, k_BSI, begin_BT, end_BT))
-    _native("top_keys", ids_BTk, *tensors, B, T, J, I, S, ids_BTk.shape[-1])
+    _native("top_keys", ids_BTk, *tensors, B, T, J, I, S, ids_BTk.shape[-1], 1)
     return ids_BTk
 
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 constexpr i64 KEYS = 8;   // latents taken together: so many sums in registers
+constexpr i64 AHEAD = 16; // so many latents before its turn one is asked for from memory
 constexpr i64 WIDE = 16;  // columns of the latent averaged together
 
 // One query, up to 16 heads side by side in a vector: a number of a latent meets all heads at once.
@@ -61,7 +62,11 @@ void attend_selected(T* m, const T* q, const T* e, const i64* ids, i64 B, i64 Tn
     for (i64 b = 0; b < B; b++, e += S * X)
         for (i64 t = 0; t < Tn; t++, q += H * X, m += H * L, ids += k) {
             i64 n = 0;  // what is chosen lies far apart: it is fetched once, for all heads and both passes
-            for (; n < k && ids[n] >= 0; n++) std::memcpy(&near[n * X], e + ids[n] * X, X * sizeof(T));
+            for (; n < k && ids[n] >= 0; n++) {
+                if (n + AHEAD < k && ids[n + AHEAD] >= 0)
+                    for (i64 x = 0; x < X; x += 64 / sizeof(T)) __builtin_prefetch(e + ids[n + AHEAD] * X + x);
+                std::memcpy(&near[n * X], e + ids[n] * X, X * sizeof(T));
+            }
             for (i64 h0 = 0; h0 < H; h0 += LANES)
                 attend_heads<T>(m, q, near.data(), n, h0, H, X, L, T(scale), p.data(), turned.data());
         }
