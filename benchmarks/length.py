@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, int] | None] = {
     "sparse, indexer 32 x 128": {"num_heads": 32, "head_dim": 128, "topk": 2048},
     "full attention": None,
 }
-NEW = dict(zip(KINDS, (1024, 128, 256), strict=True))  # tokens that are timed behind a drawn cache
+NEW = dict(zip(KINDS, (1024, 64, 128), strict=True))  # tokens that are timed behind a drawn cache
 
 
 def build(kind: str) -> Decoder:
@@ -61,7 +61,10 @@ def peak_mb() -> float:
 
 @torch.no_grad()
 def prefill(kind: str, tokens: int) -> list[dict[str, float]]:
-    """One row a piece: tokens so far, milliseconds a token within it, the process's peak memory after it."""
+    """One row a piece: tokens so far, milliseconds a token within it, the process's peak memory after it.
+
+    What is shown of them is printed at once: a whole prefill takes minutes.
+    """
     model, rows = build(kind), []
     model(ids(64), cache=model.new_cache(1), last_only=True)
     cache, begin = model.new_cache(1), peak_mb()
@@ -70,6 +73,7 @@ def prefill(kind: str, tokens: int) -> list[dict[str, float]]:
         model(ids(PIECE, at), cache=cache, last_only=True)
         ms = 1000 * (time.process_time() - start) / PIECE
         rows.append({"tokens": at + PIECE, "ms": ms, "peak_mb": peak_mb() - begin})
+        show(rows)
     return rows
 
 
@@ -115,16 +119,18 @@ def chart(rows: list[dict[str, float]], beside: dict[str, dict[int, float]], pat
 
 
 def show(rows: list[dict[str, float]]) -> None:
-    """The pieces that end at a power of two from 8,192 on."""
-    print(f"prefill, {next(iter(KINDS))}: each row is the last {PIECE} tokens before a length\n")
-    print(f"{'tokens':>8}{'ms a token':>12}{'x at 8k':>9}{'peak MB':>9}{'bytes a token':>15}")
+    """The last row where it ends at a power of two from 8,192 on; before the first of them what the columns mean."""
+    row = rows[-1]
+    tokens = int(row["tokens"])
+    if tokens == 2 * PIECE:
+        print(f"prefill, {next(iter(KINDS))}: each row is the last {PIECE} tokens before a length\n")
+        print(f"{'tokens':>8}{'ms a token':>12}{'x at 8k':>9}{'peak MB':>9}{'bytes a token':>15}")
+    if tokens < 2 * PIECE or tokens & (tokens - 1):
+        return
     base = rows[1]
-    whole = ((int(r["tokens"]), r) for r in rows)
-    for row in (r for n, r in whole if n & (n - 1) == 0 and n >= base["tokens"]):
-        each = (row["peak_mb"] - base["peak_mb"]) * 1024**2 / max(1, row["tokens"] - base["tokens"])
-        slope = f"{each:15.0f}" if row is not base else f"{'':15}"
-        ratio = row["ms"] / base["ms"]
-        print(f"{row['tokens']:8}{row['ms']:12.3f}{ratio:9.2f}{row['peak_mb']:9.0f}{slope}", flush=True)
+    each = (row["peak_mb"] - base["peak_mb"]) * 1024**2 / max(1, tokens - base["tokens"])
+    slope = f"{each:15.0f}" if row is not base else ""
+    print(f"{tokens:8}{row['ms']:12.3f}{row['ms'] / base['ms']:9.2f}{row['peak_mb']:9.0f}{slope}", flush=True)
 
 
 def main() -> None:
@@ -142,10 +148,8 @@ def main() -> None:
 
     rows = [] if options.drawn else prefill(sparse, tokens)
     found: dict[str, Any] = {"prefill": rows, "marginal": {}, "decode": {}}
-    if rows:
-        show(rows)
     print(f"\nbehind a drawn cache, ms a token\n{'tokens':>8}" + "".join(f"{kind:>28}" for kind in KINDS))
-    for length in (8192, tokens):
+    for length in sorted({8192, min(32768, tokens), tokens}):
         found["marginal"][length] = {kind: marginal(kind, length - new, new) for kind, new in NEW.items()}
         print(f"{length:8}" + "".join(f"{ms:28.2f}" for ms in found["marginal"][length].values()), flush=True)
 
