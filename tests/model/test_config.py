@@ -12,7 +12,7 @@ from tiny import TINY, random_ids, tiny, with_vision
 
 from model.test_families import CASES
 from overland.errors import UsageError
-from overland.model import PRESETS, DecoderConfig, preset
+from overland.model import PRESETS, DecoderConfig, Packing, preset
 
 LISTS: dict[str, Any] = TINY["linear_attn_config"]  # type: ignore[assignment]
 
@@ -155,7 +155,11 @@ def test_more_tokens_than_the_context_holds_are_refused() -> None:
         model(random_ids(1, 90), cache=cache)
         with pytest.raises(UsageError, match="context = 97 tokens"):
             model(random_ids(1, 7), cache=cache)
+        with pytest.raises(UsageError, match="context = 97 tokens"):
+            model(random_ids(1, 9), cache=cache, packing=Packing(lengths=torch.tensor([7])))
         assert cache.lengths.tolist() == [90]
+        model(random_ids(1, 9), cache=cache, packing=Packing(lengths=torch.tensor([6])))
+        assert cache.lengths.tolist() == [96]
 
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:

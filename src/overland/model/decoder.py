@@ -101,9 +101,11 @@ class DecoderModel(nn.Module):
     def context(self, input_ids: Tensor, packing: Packing | None, cache: Cache | None) -> Context:
         """Where the tokens stand and what they may see. Raises UsageError beyond max_position_embeddings."""
         B, T = input_ids.shape
+        most = self.config.max_position_embeddings
         longest = T if cache is None or T == 0 else T + int(cache.lengths.max())
-        if longest > self.config.max_position_embeddings and (packing is None or packing.lengths is None):
-            most = self.config.max_position_embeddings
+        if longest > most and packing is not None and packing.lengths is not None:  # without the padding
+            longest = int((packing.lengths if cache is None else packing.lengths + cache.lengths).max())
+        if longest > most:
             raise UsageError(f"context = {longest} tokens exceeds max_position_embeddings = {most}; send fewer")
         valid_BT = packing.valid(B, T, input_ids.device) if packing else None
         context = Context(packing, cache.lengths if cache else None, None, valid_BT)
