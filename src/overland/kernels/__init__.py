@@ -11,6 +11,16 @@ finite differences in float64.
 from overland.kernels.choice import kernel_choice
 from overland.kernels.compiled import compiled_state
 from overland.kernels.decode_ffn import Caps, ExpertsWeights, GLUWeights, dense_step, experts_step, steps_ffn
+from overland.kernels.decode_gqa import (
+    GQACaches,
+    GQALayerWeights,
+    Matrix,
+    Packed,
+    bf16_linear,
+    gqa_stack,
+    multiplies_bf16,
+    steps_gqa,
+)
 from overland.kernels.decode_kda import KDAWeights, kda_step, steps_kda
 from overland.kernels.decode_mla import MLAWeights, mla_step, steps_mla
 from overland.kernels.depth_mix import depth_mix, depth_mix_reference
@@ -70,12 +80,17 @@ __all__ = [
     "Caps",
     "ExpertsWeights",
     "GLUWeights",
+    "GQACaches",
+    "GQALayerWeights",
     "KDAWeights",
     "MLAWeights",
+    "Matrix",
+    "Packed",
     "attend_latents",
     "attend_latents_reference",
     "attend_selected",
     "attend_selected_reference",
+    "bf16_linear",
     "choose_experts",
     "choose_experts_reference",
     "compiled_state",
@@ -85,6 +100,7 @@ __all__ = [
     "draw",
     "draws",
     "experts_step",
+    "gqa_stack",
     "grouped_product",
     "grouped_product_reference",
     "index_scores",
@@ -97,6 +113,7 @@ __all__ = [
     "log_decay_reference",
     "margin_counts",
     "mla_step",
+    "multiplies_bf16",
     "mxfp4_decode",
     "mxfp4_dequantize",
     "mxfp4_dequantize_reference",
@@ -121,6 +138,7 @@ __all__ = [
     "situ_glu_reference",
     "slices",
     "steps_ffn",
+    "steps_gqa",
     "steps_kda",
     "steps_mla",
     "top_keys",

@@ -12,16 +12,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from overland import kernels
 from overland.errors import UsageError
 from overland.model.cache import Cache
 from overland.model.config import DecoderConfig
 from overland.model.context import Context, IndexerStage, angles, cut
 from overland.model.dsa import Indexing
+from overland.model.gqa_stack import has_plain_gqa_layers, run_stack
 from overland.model.layer import DecoderLayer, DepthProj, Record, depth_read
 from overland.model.moe import Routing
 from overland.model.mtp import MTP
 from overland.model.norm import RMSNorm
 from overland.model.packing import Packing
+from overland.model.stepping import untouched
 from overland.model.vision import Images, Projector, VisionTower
 
 NO_VISION = "images: this model ({family}) has no vision part; valid: images=None, or a model with vision_config"
@@ -97,6 +100,7 @@ class DecoderModel(nn.Module):
             self.output_attn_res_norm, self.output_attn_res_proj = RMSNorm(D, eps), DepthProj(D)
         self.norm = RMSNorm(D, eps)
         self.mtp = nn.ModuleList(MTP(config) for _ in range(config.mtp_layers))
+        self.plain_gqa = has_plain_gqa_layers(config)
 
     def context(self, input_ids: Tensor, packing: Packing | None, cache: Cache | None) -> Context:
         """Where the tokens stand and what they may see. Raises UsageError beyond max_position_embeddings."""
@@ -115,6 +119,11 @@ class DecoderModel(nn.Module):
     def forward(self, s_BTD: Tensor, context: Context, cache: Cache | None, replay: Replay | None) -> Stream:
         """`s_BTD`: what stands for the tokens, their embeddings with the images' rows put in."""
         T = s_BTD.shape[1]
+        if self.plain_gqa and cache is not None:
+            stack = run_stack(self.layers, self.norm, self.config, s_BTD, context, cache)
+            if stack is not None:
+                self._advance(cache, context, T)
+                return Stream(*stack, Aux())
         bank: list[Tensor] = []
         aux = Aux()
         for index, layer in enumerate(self.layers):
@@ -122,12 +131,16 @@ class DecoderModel(nn.Module):
             s_BTD, bank, record = layer(s_BTD, bank, context, cache.layers[index] if cache else None, *recorded)
             aux.add(record)
         if cache is not None:
-            packing = context.packing
-            new = T if packing is None or packing.lengths is None else packing.lengths
-            cache.lengths = cache.lengths + new
+            self._advance(cache, context, T)
         if self.config.attn_res_block is not None:
             s_BTD = depth_read(bank, s_BTD, self.output_attn_res_proj, self.output_attn_res_norm)
         return Stream(s_BTD, self.norm(s_BTD), aux)
+
+    @staticmethod
+    def _advance(cache: Cache, context: Context, T: int) -> None:
+        packing = context.packing
+        new = T if packing is None or packing.lengths is None else packing.lengths
+        cache.lengths = cache.lengths + new
 
     def predict_ahead(self, s_BTD: Tensor, stream: Stream, context: Context) -> list[Tensor]:
         """What every multi-token-prediction block leaves for the head, [B, T - 1 - i, D] for block i.
@@ -201,7 +214,14 @@ class Decoder(nn.Module):
             else:
                 rows = torch.arange(h_BTD.shape[0], device=h_BTD.device)
                 h_BTD = h_BTD[rows, packing.lengths - 1][:, None]
-        return Output(self.lm_head(h_BTD), stream.aux)
+        return Output(self._head(h_BTD) if cache is not None else self.lm_head(h_BTD), stream.aux)
+
+    def _head(self, h_BTD: Tensor) -> Tensor:
+        """The logits; of bf16 in fp32 where the compiled product runs."""
+        head = self.lm_head
+        if not torch.is_grad_enabled() and untouched(head, nn.Linear) and kernels.multiplies_bf16(h_BTD, head.weight):
+            return kernels.bf16_linear(h_BTD, head.weight)
+        return head(h_BTD)
 
     def embed(self, input_ids: Tensor, images: Images | Tensor | None = None) -> Tensor:
         """[B, T, D]: the tokens' embeddings, and where the token is `media_token_id` the images' rows in order."""

@@ -10,6 +10,7 @@ Shapes: B batch, T tokens, H heads, R rotated dims. Source: Su et al. 2021; Peng
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,8 @@ class Rotary(NamedTuple):
     sin: Tensor
 
 
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept may later take part in training
 def frequencies(rope: RopeConfig, dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, float]:
     """The R/2 angular frequencies of `dim` rotated channels, and the factor on cosine and sine (YaRN's temperature)."""
     turns = torch.arange(0, dim, 2, device=device).to(dtype) / dim
@@ -43,7 +46,10 @@ def rotary(rope: RopeConfig, dim: int, position_BT: Tensor, dtype: torch.dtype) 
     wide = torch.promote_types(dtype, torch.float32)
     inverse, factor = frequencies(rope, dim, wide, position_BT.device)
     angle = position_BT[..., None].to(wide) * inverse
-    return Rotary((angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype))
+    cos, sin = angle.cos(), angle.sin()
+    if factor != 1:
+        cos, sin = cos * factor, sin * factor
+    return Rotary(cos.to(dtype), sin.to(dtype))
 
 
 def rotate(x_BTHR: Tensor, table: Rotary, interleaved: bool = False) -> Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from overland import kernels
 from overland.model.context import Context
 
 
@@ -48,3 +49,14 @@ def plain_weights(parent: nn.Module, names: Iterable[str], kind: type[nn.Module]
             return None
         weights.append(weight)
     return weights
+
+
+def step_matrix(module: nn.Module | None) -> kernels.Matrix | None:
+    """The matrix of a Linear without bias that nobody touched, or of a module put in its place that says that it is one
+    (`step_matrix`, a packed one's). None otherwise."""
+    if module is None or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    if type(module) is nn.Linear:
+        return module._parameters["weight"] if module._parameters.get("bias") is None else None
+    own = getattr(type(module), "step_matrix", None)
+    return None if own is None else own(module)

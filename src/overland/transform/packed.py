@@ -80,6 +80,13 @@ class PackedLinear(nn.Module):
     def weight(self) -> Tensor:
         return kernels.mxfp4_decode(self.matrix.packed, self.matrix.scales, self.dtype)
 
+    def step_matrix(self) -> kernels.Packed | None:
+        """What a fused decoding step reads instead of calling this module."""
+        held = self._modules["matrix"]
+        assert held is not None
+        packed, scales = held._buffers["packed"], held._buffers["scales"]
+        return None if self.bias is not None or packed is None or scales is None else kernels.Packed(packed, scales)
+
     def forward(self, x: Tensor) -> Tensor:
         y = kernels.mxfp4_product(x, self.matrix.packed, self.matrix.scales)
         return y if self.bias is None else y + self.bias
