@@ -35,6 +35,8 @@ def add_to(app: typer.Typer) -> None:
         max_batch: int = typer.Option(64, "--max-batch", min=1, help="Requests that are generated together."),
         engine: str = typer.Option("overland", "--engine", help="With --print: overland, vllm, sglang or tokenspeed."),
         print_: bool = typer.Option(False, "--print", help="Print how that engine is started on DIR; start nothing."),
+        dtype: str | None = typer.Option(None, "--dtype", help="float32 or bfloat16. Default: float32."),
+        packed: bool | None = typer.Option(None, "--packed", help="Keep a quantised folder's MXFP4 matrices packed."),
         changes: list[str] = SET,
     ) -> None:
         """Serve a model over OpenAI's and Anthropic's API, with /metrics and /health.
@@ -46,8 +48,9 @@ def add_to(app: typer.Typer) -> None:
         from overland.pipeline.opening import launch_line, serve_folder
         from overland.serve import ServeSection
 
-        given = {"host": host, "port": port, "api_key_env": api_key_env}
+        given = {"host": host, "port": port, "api_key_env": api_key_env, "dtype": dtype}
         overrides = [f"{field}={value}" for field, value in given.items() if value is not None]
+        overrides += [f"packed={str(packed).lower()}"] if packed is not None else []
         settings = load_recipe(ServeSection, None, [*overrides, *changes])
         if print_ or engine != "overland":
             line, notes = launch_line(folder, settings, name, engine, only=print_)

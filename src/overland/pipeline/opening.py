@@ -17,19 +17,24 @@ if TYPE_CHECKING:
     from overland.serve import ServeSection
 
 
-def open_engine(folder: Path, max_batch: int = 64, **options: Any) -> tuple[Engine, Tokenizer]:
+def open_engine(
+    folder: Path, max_batch: int = 64, dtype: str = "float32", packed: bool = False, **options: Any
+) -> tuple[Engine, Tokenizer]:
     """The engine and tokenizer of a model folder. Raises UsageError or BrokenFileError naming what is wrong.
 
-    `options` are further ones of Engine.
+    Weights are kept in `dtype`; `packed` leaves MXFP4 matrices packed. `options` are further ones of Engine.
     """
+    import torch
+
     from overland.chat import load_tokenizer
     from overland.engine import Engine
     from overland.model import load_model
+    from overland.transform import load_packed
 
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such model folder. A run leaves one at RUN/model.")
     tokenizer = load_tokenizer(folder)
-    model = load_model(folder).eval()
+    model = (load_packed if packed else load_model)(folder, getattr(torch, dtype)).eval()
     if tokenizer.vocab_size > model.config.vocab_size:
         raise OverlandError(
             f"{folder}: tokenizer.json has {tokenizer.vocab_size} tokens, the model {model.config.vocab_size}: "
@@ -49,7 +54,7 @@ def serve_folder(
 
     if settings.port:  # a port in use is said before a large model is loaded
         listen(settings.host, settings.port).close()
-    engine, tokenizer = open_engine(folder, max_batch, **settings.engine_options())
+    engine, tokenizer = open_engine(folder, max_batch, settings.dtype, settings.packed, **settings.engine_options())
     model_name = name or served_name(folder)
     run(
         AsyncEngine(engine),

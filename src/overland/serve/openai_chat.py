@@ -29,7 +29,7 @@ from overland.serve.exploring import KEEP_ALIVE, Explored
 from overland.serve.generation import Ask, Generator, Plan
 from overland.serve.openai_schema import AllowedToolChoice, ChatMessage, ChatRequest, NamedToolChoice
 from overland.serve.pictures import RequestPictures
-from overland.serve.streaming import COMMENT, merge, sse
+from overland.serve.streaming import COMMENT, compact, merge, sse
 from overland.serve.tokens import logprob_entries
 
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "calls": "tool_calls"}
@@ -171,6 +171,9 @@ class ChatAnswer:
             "model": body.model,
             "system_fingerprint": None,
         }
+        self._chunk_head = compact({**self._head, "object": "chat.completion.chunk"})[:-1]
+        with_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._chunk_tail = ',"usage":null}' if with_usage else "}"
 
     async def whole(self) -> dict[str, Any]:
         """The chat.completion object."""
@@ -265,13 +268,13 @@ class ChatAnswer:
         finish: str | None = None,
         prompt: bool = False,
     ) -> bytes:
+        """One chunk; what all of an answer's chunks have in common is encoded once."""
         choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": finish, **(tokens or {})}
-        chunk: dict[str, Any] = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+        ids = ""
         if prompt and self._body.return_token_ids:
-            chunk["prompt_token_ids"] = choice["prompt_token_ids"] = self._plan.prompt.ids
-        if self._body.stream_options is not None and self._body.stream_options.include_usage:
-            chunk["usage"] = None
-        return sse(chunk)
+            choice["prompt_token_ids"] = self._plan.prompt.ids
+            ids = f',"prompt_token_ids":{compact(self._plan.prompt.ids)}'
+        return sse(f'{self._chunk_head},"choices":[{compact(choice)}]{ids}{self._chunk_tail}')
 
     @staticmethod
     def _usage(choices: Sequence[Choice | Explored]) -> dict[str, Any]:

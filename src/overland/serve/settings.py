@@ -21,6 +21,12 @@ class ServeSection(Section):
     api_key_env: str = "OVERLAND_API_KEY"
     """Environment variable that holds the API key. Unset or empty: no key is asked for."""
 
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """In which weights are kept and computed with, and caches are kept. bfloat16 takes half the memory and time."""
+
+    packed: bool = False
+    """Whether a quantised folder's MXFP4 matrices stay packed in memory, rather than being decoded to `dtype`."""
+
     prefill_chunk: int = Field(default=512, ge=0)
     """Prompt tokens run between two decoding steps, so that a long prompt holds nobody up. 0: whole prompts."""
 

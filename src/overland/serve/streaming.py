@@ -22,10 +22,13 @@ class ClientGone(Exception):
 COMMENT = b": still working\n\n"
 """An event stream's comment: clients skip it, and what stands between sees that the stream lives."""
 
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""JSON without spaces; made once, because json.dumps makes an encoder for every call with such options."""
+
 
 def sse(data: Any, event: str | None = None) -> bytes:
     """One event. A text goes out as it is, anything else as compact JSON."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = data if isinstance(data, str) else compact(data)
     head = f"event: {event}\n" if event else ""
     return f"{head}data: {text}\n\n".encode("utf-8", "replace")
 
