@@ -2,8 +2,8 @@
 
     python -m benchmarks.serving [--quick] [--vllm] [--shapes qwen3_34m ...] [--batches 1 16] [--length 64] [--json OUT]
 
-Streaming chat completions over HTTP, greedy, bf16, one thread, whole answers of a fixed length; the prefills are counted
-in. Every prompt has 64 tokens that no cache holds. Ours stand behind a head that K3's template puts before every
+Streaming chat completions over HTTP, greedy, bf16, one thread, answers of a fixed length; the prefills are included.
+Every prompt has 64 tokens that no cache holds. Ours stand behind a head that K3's template puts before every
 conversation, which the prefix cache holds; the peers' template adds nothing. The shapes are in
 benchmarks/serving_shapes, with drawn weights. Each figure is the least of the rounds, after one that is not counted.
 --length 8192 measures behind a long context: every prompt begins with the same words, which the prefix cache holds but

@@ -68,10 +68,12 @@ class Compiled:
                 dtype = x.dtype
         return kernel_choice() == "fast" and self._load() is not None
 
-    def __call__(self, function: str, *args: Tensor | Sequence[Tensor | None] | float | None) -> None:
+    def __call__(
+        self, function: str, *args: Tensor | Sequence[Tensor | None] | ctypes.Array[Any] | float | None
+    ) -> None:
         """Run `function`. Tensors must be contiguous; what is written to must not overlap what is read.
 
-        A sequence of tensors (or None) becomes an array of pointers.
+        A sequence of tensors (or None) becomes an array of pointers; one that was made of addresses is taken as it is.
         """
         functions = self._load()
         assert functions is not None

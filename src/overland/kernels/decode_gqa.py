@@ -70,6 +70,8 @@ def steps_gqa(x_MD: Tensor, layers: Sequence[GQALayerWeights], heads: tuple[int,
             if isinstance(part, Packed):
                 if part.values.shape[1] * 2 % PACKED_PIECE or not part.values.is_cpu:
                     return False
+                if not (part.values.is_contiguous() and part.scales.is_contiguous()):
+                    return False
             else:
                 if part is not None and part.shape[-1] % BF16_PIECE:
                     return False
@@ -117,7 +119,7 @@ def _pointers(layers: Sequence[GQALayerWeights], caches: GQACaches) -> ctypes.Ar
                 assert matrix.is_contiguous()
                 found += (matrix.data_ptr(), None)
         for norm in layer[7:]:
-            found.append(None if norm is None else norm.data_ptr())  # type: ignore[union-attr]
+            found.append(None if norm is None else norm.data_ptr())
         found += (keys.data_ptr(), values.data_ptr())
     return (ctypes.c_void_p * len(found))(*found)
 
