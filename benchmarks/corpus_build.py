@@ -9,7 +9,7 @@ language, quality rules, exact and near duplicates, repeated spans and paragraph
 its own, so that CPU seconds (user and system, workers and imports included) and memory are the build's alone. The
 seconds of the first process are also given by stage; what does not grow with the text (its start and the tokenizer's
 training) is counted in, and once more left out. Memory: the largest sum over the processes of what is theirs
-(proportional set size), looked at twenty times a second. On two idle cores:
+(proportional set size), looked at five times a second. On two idle cores:
 
     OMP_NUM_THREADS=1 python -m benchmarks.corpus_build --runners here,processes --workers 2
 """
@@ -115,7 +115,7 @@ def measured(source: Path, megabytes: float, runner: str, workers: int, memory: 
         reader.start()
         while process.poll() is None:
             peak = max(peak, memory_of(process.pid))
-            time.sleep(0.05)
+            time.sleep(0.2)
         reader.join()
         if process.returncode:
             raise SystemExit(said[0][1][-2000:])
