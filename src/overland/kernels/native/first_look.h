@@ -1,12 +1,13 @@
 // A score's bounds from keys and queries in eight bits: four products to each of fp32's, on whole panels of keys.
 //
 // A key k is taken for k' = s b with whole b in -127 .. 127, a head's query q_j for q'_j = r_j a_j likewise. relu moves
-// no further than its argument, so that
+// no further than its argument, so that for some c_j in 0 .. 1
 //
-//     sum_j w_j relu(q_j.k) - sum_j w_j relu(q'_j.k')  =  (sum_j c_j w_j q_j).(k - k') + (sum_j c_j w_j (q_j - q'_j)).k'
+//     sum_j w_j relu(q_j.k) - sum_j w_j relu(q'_j.k')
+//         =  (sum_j c_j w_j q_j).(k - k') + (sum_j c_j w_j (q_j - q'_j)).k'
 //
-// for some c_j in 0 .. 1, and |a.b| <= |a| |b|. The norms are measured, not estimated; the largest |sum_j c_j v_j| follows
-// from the v_j's products with each other. What fp32 rounds on either side is at most (I + 2 J + 16) 2^-24 of
+// and |a.b| <= |a| |b|. The norms are measured, not estimated; the largest |sum_j c_j v_j| follows from the v_j's
+// products with each other. What fp32 rounds on either side is at most (I + 2 J + 16) 2^-24 of
 // sum_j |w_j| |q_j| |k| and enters fourfold. A panel has one bound: that of its worst key.
 #pragma once
 #include "common.h"
@@ -18,7 +19,7 @@
 #include <immintrin.h>
 #define FIRST_LOOK
 
-// PANEL keys: bytes b + 128 [ceil(I / 4)][PANEL][4], scales s [PANEL]; `far` the largest |k - k'|, `norm` the largest |k|.
+// Of each panel: bytes b + 128 [ceil(I / 4)][PANEL][4], scales s [PANEL], the largest |k - k'| and the largest |k|.
 template <i64 PANEL> struct EightBitKeys {
     i64 groups = 0;  // of four numbers
     std::vector<int32_t> bytes;
@@ -71,7 +72,7 @@ struct EightBitQuery {
     std::vector<int32_t> bytes, start;
     std::vector<float> weight, own, left;  // w_j q_j and w_j (q_j - q'_j)
     float per_far = 0, per_norm = 0, always = 0;  // a panel's bound is per_far far + per_norm norm + always
-    bool usable = false;
+    bool usable = false;                          // else every score is formed in fp32
 
     void make(const float* q, const float* w, i64 J, i64 I) {
         const i64 groups = (I + 3) / 4;
@@ -81,7 +82,10 @@ struct EightBitQuery {
         for (i64 j = 0; j < J; j++, q += I) {
             float top = 0;
             double squares = 0;
-            for (i64 i = 0; i < I; i++) top = std::fabs(q[i]) > top ? std::fabs(q[i]) : top, squares += double(q[i]) * q[i];
+            for (i64 i = 0; i < I; i++) {
+                top = std::fabs(q[i]) > top ? std::fabs(q[i]) : top;
+                squares += double(q[i]) * q[i];
+            }
             const float by = top > 1e-30f ? 127 / top : 0, r = by > 0 ? top / 127 : 0;
             int32_t sum = 0;
             for (i64 i = 0; i < I; i++) {

@@ -2,11 +2,14 @@
 #pragma once
 #include "common.h"
 
+#include <type_traits>
+
 // Of x [n], k from 1 to n, none of them NaN; scratch [n rounded up to 16]. The answer's bits are bisected: numbers of
 // one sign are ordered as their bits are, and counting those above has no branch to mispredict.
 template <typename T> T kth_largest(const T* x, i64 n, i64 k, T* scratch) {
     typedef typename Vector<T>::I I;
     typedef std::remove_reference_t<decltype(I{}[0])> Bits;
+    typedef std::make_unsigned_t<Bits> Distance;
     constexpr Bits sign = Bits(1) << (8 * sizeof(Bits) - 1), low_bits = ~sign;
     const I spread = I{} + Bits(8 * sizeof(Bits) - 1);
     I least = I{} + low_bits, most = I{} + sign;
@@ -24,7 +27,7 @@ template <typename T> T kth_largest(const T* x, i64 n, i64 k, T* scratch) {
     for (i64 l = 0; l < LANES; l++) low = least[l] < low ? least[l] : low, high = most[l] > high ? most[l] : high;
     high++;
     while (low + 1 < high) {
-        const Bits middle = Bits(low + (Bits)(((std::make_unsigned_t<Bits>)high - (std::make_unsigned_t<Bits>)low) / 2));
+        const Bits middle = Bits(low + Bits((Distance(high) - Distance(low)) / 2));
         I counts{};
         for (i64 v = 0; v < vectors; v++) counts -= (I)load(scratch + v * LANES) >= middle;
         i64 count = 0;

@@ -153,7 +153,8 @@ template <typename T> struct Panels {
 
 // Asks for a share of the block at panel p, so that it lies in the cache when its turn comes.
 template <typename T> INLINE void fetch(const T* k, i64 S, i64 I, i64 p, i64 part, i64 parts) {
-    const i64 bytes = (std::min(S, (p + BLOCK) * PANEL) - p * PANEL) * I * sizeof(T), share = (bytes / parts + 63) / 64 * 64;
+    const i64 bytes = (std::min(S, (p + BLOCK) * PANEL) - p * PANEL) * I * sizeof(T);
+    const i64 share = (bytes / parts + 63) / 64 * 64;
     const char* from = (const char*)(k + p * PANEL * I);
     for (i64 c = part * share; c < std::min(bytes, (part + 1) * share); c += 64) __builtin_prefetch(from + c);
 }
@@ -280,7 +281,8 @@ void top_keys(i64* ids, const T* q, const T* w, const T* k, const i64* begin, co
                     for (i64 g = 0; g < here; g++) {
                         fetch(k, S, I, p + BLOCK, g, here);
                         Query<T>& one = query[g];
-                        const i64 own = std::max(p, one.begin / PANEL), stop = std::min(last, (one.end + PANEL - 1) / PANEL);
+                        const i64 own = std::max(p, one.begin / PANEL);
+                        const i64 stop = std::min(last, (one.end + PANEL - 1) / PANEL);
                         if (done[g]) continue;
 #ifdef FIRST_LOOK
                         if constexpr (sizeof(T) == 4)
