@@ -13,7 +13,7 @@ from overland.licences import duties, duties_of
 BILL = {
     "CC-BY-4.0": {"documents": 2, "tokens": 1200, "bytes": 9, "sources": ["text:notes"], "attribution_owed": ["Mira"]}
 }
-WORD = {"licence": "PSF-2.0", "who": "a person", "reason": "it permits this", "until": "2030-01-01"}
+WORD = {"licence": "CC-BY-4.0", "who": "a person", "reason": "it permits this", "until": "2030-01-01"}
 
 
 def folder(path: Path, lineage: object, **files: str) -> Path:
@@ -25,12 +25,13 @@ def folder(path: Path, lineage: object, **files: str) -> Path:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_the_bill_is_told_with_what_each_licence_asks(nested: bool, tmp_path: Path) -> None:
-    lineage = {"licences": BILL, "authorisations": [WORD]}
+    lineage = {"licences": BILL, "authorisations": [WORD, {**WORD, "licence": "PSF-2.0"}]}
     said = "\n".join(duties(folder(tmp_path, {"corpus": lineage} if nested else lineage, NOTICE="x")).lines())
     assert "CC-BY-4.0: 1,200 tokens of text:notes" in said
     assert "you must name the authors" in said
     assert "to be named: Mira" in said
-    assert "PSF-2.0 by a person until 2030-01-01: it permits this" in said
+    assert "CC-BY-4.0 by a person until 2030-01-01: it permits this" in said
+    assert "PSF-2.0" not in said  # no text is under it
     assert "carried along  NOTICE" in said
 
 

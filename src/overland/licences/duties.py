@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -136,4 +137,17 @@ def duties(folder: str | Path) -> Duties:
 
         main = next((name for name in texts if name.upper() in ("LICENSE", "LICENCE", "LICENSE.TXT")), None)
         weights = recognise_licence((folder / main).read_text(errors="replace")) if main else None
-    return Duties(folder, weights, licences, words, texts)
+    return Duties(folder, weights, licences, [word for word in words if _relied_on(word, licences)], texts)
+
+
+def _relied_on(word: dict[str, Any], licences: dict[str, Any]) -> bool:
+    """Whether text is under the licence that a word of the recipe is about; a word about any licence always counts."""
+    about = str(word.get("licence", "*"))
+    for expression in licences:
+        try:
+            keys = {expression, *keys_of(expression)}
+        except BadExpression:
+            keys = {expression}
+        if any(fnmatchcase(key, about) for key in keys):
+            return True
+    return about == "*"
