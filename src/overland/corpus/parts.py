@@ -15,6 +15,7 @@ from overland import runs
 from overland.corpus.document import Document, Event, Span
 from overland.errors import BrokenFileError
 
+LAYOUT = 2  # of these files: another finds nothing of a build that was stopped
 _TEXT = ("id", "source", "path", "licence", "licence_evidence", "attribution", "url", "domain", "language")
 # The columns of a part in the order of Document's fields.
 _DOCUMENT = (

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from overland import __version__, runs
+from overland.corpus.parts import LAYOUT
 from overland.corpus.section import CorpusSection
 from overland.corpus.sources import Source
 from overland.errors import OverlandError, UsageError
@@ -78,7 +79,7 @@ def work_folder(out: Path, recipe: str, sources: Sequence[Source], *, shared: bo
 
 
 def _work_key(recipe: str, sources: Sequence[Source]) -> str:
-    key = hashlib.sha256(f"{__version__}\0{recipe}".encode())
+    key = hashlib.sha256(f"{__version__}\0{LAYOUT}\0{recipe}".encode())
     for source in sources:
         key.update(f"\0{source.name}\0{source.root}\0{source.evidence}".encode("utf-8", "surrogateescape"))
         for entry in source.files:
