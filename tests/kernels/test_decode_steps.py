@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +27,18 @@ CASES: dict[str, tuple[Callable[[], Decoder], float, set[str]]] = {
     "K3, fp64": (tiny, 1e-12, set(STEPS)),
     "K3, fp32": (lambda: MODELS[torch.float32], 2e-6, set(STEPS)),
     "Kimi-Linear": (lambda: of_family("kimi_linear"), 1e-12, set(STEPS)),
-    "DeepSeek-V3 with YaRN": (lambda: of_family("deepseek_v3 with YaRN"), 1e-12, {"mla_step", "dense_step"}),
+    "DeepSeek-V3, grouped, with YaRN": (lambda: of_family("deepseek_v3 with YaRN"), 1e-12, set(STEPS) - {"kda_step"}),
+    "DeepSeek-V3 without a query latent": (
+        lambda: of_family("deepseek_v3 without a query latent"),
+        1e-12,
+        set(STEPS) - {"kda_step"},
+    ),
+    "Qwen3-MoE, one softmax": (lambda: of_family("qwen3_moe"), 1e-12, {"experts_step"}),
+    "Qwen3-MoE, weights as they are": (
+        lambda: of_family("qwen3_moe, weights not renormalised"),
+        1e-12,
+        {"experts_step"},
+    ),
 }
 
 
@@ -81,7 +94,10 @@ def test_a_row_does_not_depend_on_its_neighbours(monkeypatch: pytest.MonkeyPatch
 
 
 @built
-@pytest.mark.parametrize("part", ["q_proj", "shared_experts.up_proj", "experts"])
+@pytest.mark.parametrize(
+    "part",
+    ["q_proj", "shared_experts.up_proj", "experts", "self_attn", "block_sparse_moe", "mlp", "post_attention_layernorm"],
+)
 def test_what_was_replaced_or_watched_runs_its_own_forward(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = tiny().eval(), []
     chosen = [module for path, module in model.named_modules() if path.endswith(part)]
@@ -96,6 +112,38 @@ def test_what_was_replaced_or_watched_runs_its_own_forward(part: str, monkeypatc
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
     assert len(seen) == 2 * once
     assert seen or part == "experts"
+
+
+@built
+def test_weights_may_change_between_steps_and_models_be_copied() -> None:
+    """In place, by other memory under the same parameter, by another parameter; addresses do not travel in copies."""
+    model, ids = tiny().eval(), random_ids(2, 4)
+    gen = torch.Generator().manual_seed(3)
+
+    def noise(x: Tensor) -> Tensor:
+        return 0.3 * torch.randn(x.shape, generator=gen, dtype=x.dtype)
+
+    def in_place(module: nn.Module, name: str, value: Tensor) -> None:
+        value.data.add_(noise(value))
+
+    def elsewhere(module: nn.Module, name: str, value: Tensor) -> None:
+        value.data = value.data + noise(value)
+
+    def another(module: nn.Module, name: str, value: Tensor) -> None:
+        setattr(module, name, nn.Parameter(value.detach() + noise(value)))
+
+    cache = model.new_cache(2)
+    with torch.no_grad():
+        model(ids[:, :1], cache=cache)
+        for t, change in enumerate((in_place, elsewhere, another), start=1):
+            for module in list(model.modules()):
+                for name, value in list(module.named_parameters(recurse=False)):
+                    change(module, name, value)
+            for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+                plain = other(ids[:, t : t + 1], cache=cache.clone()).logits
+                stepped = model(ids[:, t : t + 1], cache=cache.clone()).logits
+                assert torch.equal(stepped, plain)
+            model(ids[:, t : t + 1], cache=cache)
 
 
 @built

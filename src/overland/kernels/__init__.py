@@ -10,7 +10,16 @@ finite differences in float64.
 
 from overland.kernels.choice import kernel_choice
 from overland.kernels.compiled import compiled_state
-from overland.kernels.decode_ffn import Caps, ExpertsWeights, GLUWeights, dense_step, experts_step, steps_ffn
+from overland.kernels.decode_ffn import (
+    MOST_GROUPS,
+    Caps,
+    ExpertsWeights,
+    GLUWeights,
+    Routes,
+    dense_step,
+    experts_step,
+    steps_ffn,
+)
 from overland.kernels.decode_gqa import (
     GQACaches,
     GQALayerWeights,
@@ -26,6 +35,7 @@ from overland.kernels.decode_mla import MLAWeights, mla_step, steps_mla
 from overland.kernels.depth_mix import depth_mix, depth_mix_reference
 from overland.kernels.draw import draw, draws
 from overland.kernels.experts import grouped_product, grouped_product_reference
+from overland.kernels.held import Held
 from overland.kernels.kda import kda, kda_chunk, kda_recurrent
 from overland.kernels.latent_attention import attend_latents, attend_latents_reference
 from overland.kernels.log_decay import log_decay, log_decay_reference
@@ -51,6 +61,7 @@ from overland.kernels.mxfp4_product import (
     mxfp4_product,
 )
 from overland.kernels.norm import rms_norm, rms_norm_reference
+from overland.kernels.residual import Reading
 from overland.kernels.routing import (
     choose_experts,
     choose_experts_reference,
@@ -72,6 +83,7 @@ from overland.kernels.top_keys import (
 )
 
 __all__ = [
+    "MOST_GROUPS",
     "MXFP4_BLOCK",
     "MXFP4_CHOICES",
     "MXFP4_RULES",
@@ -82,10 +94,13 @@ __all__ = [
     "GLUWeights",
     "GQACaches",
     "GQALayerWeights",
+    "Held",
     "KDAWeights",
     "MLAWeights",
     "Matrix",
     "Packed",
+    "Reading",
+    "Routes",
     "attend_latents",
     "attend_latents_reference",
     "attend_selected",

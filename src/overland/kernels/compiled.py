@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -36,7 +37,7 @@ FLAGS = (
 NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes
 _KINDS = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_double}
 _SUFFIX = {torch.float32: "_f32", torch.float64: "_f64", torch.bfloat16: "_bf16", torch.float16: "_f16"}
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)  # subclasses hold no plain memory of their own
 _log = logging.getLogger("overland.kernels")
 
 
@@ -63,7 +64,7 @@ class Compiled:
         dtype = None
         for x in tensors:
             if x is not None:
-                if type(x) not in _PLAIN or x.dtype not in self.dtypes or not x.is_cpu or dtype not in (None, x.dtype):
+                if type(x) not in PLAIN or x.dtype not in self.dtypes or not x.is_cpu or dtype not in (None, x.dtype):
                     return False
                 dtype = x.dtype
         return kernel_choice() == "fast" and self._load() is not None
@@ -94,6 +95,13 @@ class Compiled:
                 raw.append(x)
         assert dtype is not None
         functions[function, dtype](*raw)
+
+    def function(self, name: str, dtype: torch.dtype | None) -> Callable[..., None]:
+        """The bare function: it takes addresses and numbers, and nothing is looked at. For what is called often."""
+        functions = self._load()
+        assert functions is not None
+        assert dtype is not None
+        return functions[name, dtype]
 
     def _load(self) -> dict[tuple[str, torch.dtype], Callable[..., None]] | None:
         if self._functions is None:
@@ -138,7 +146,7 @@ def _built(name: str) -> tuple[Path | None, str]:
     if compiler is None:
         return None, "no C++ compiler found (apt install g++, or set CXX)"
     source = SOURCES / f"{name}.cpp"
-    text = b"".join(path.read_bytes() for path in [source, *sorted(SOURCES.glob("*.h"))])
+    text = b"".join(_texts(source).values())
     key = hashlib.sha256(text + repr((FLAGS, NATIVE_FLAGS, version, _processor())).encode()).hexdigest()[:20]
     try:
         folder = _cache()
@@ -153,6 +161,16 @@ def _built(name: str) -> tuple[Path | None, str]:
     except subprocess.SubprocessError as error:
         lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
         return None, f"{compiler} failed: {lines[0] if lines else 'no message'}"
+
+
+def _texts(source: Path, into: dict[Path, bytes] | None = None) -> dict[Path, bytes]:
+    """What a source is made of: itself and the headers beside it that it includes, each once."""
+    texts = {} if into is None else into
+    texts[source] = source.read_bytes()
+    for name in re.findall(rb'^#include "(.+)"', texts[source], re.MULTILINE):
+        if (header := source.parent / name.decode()) not in texts:
+            _texts(header, texts)
+    return texts
 
 
 def _compile(compiler: str, source: Path, target: Path) -> None:

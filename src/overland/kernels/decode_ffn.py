@@ -1,10 +1,12 @@
 """The feed-forwards of one decoding step in one call each: what `overland.model.moe` and `.feed_forward` compute.
 
-    dense     y = W_down( gated(W_gate x, W_up x) )
-    experts   s = sigmoid(W_r x);  top-k of s + bias;  u = sum_j p_j FFN_j(W_z x);  y = W_y norm(u) + shared(x)
+    dense     W_down( gated(W_gate x, W_up x) )
+    experts   s = sigmoid(W_r x) or softmax(W_r x);  top-k of s + bias, in the best groups;
+              u = sum_j p_j FFN_j(W_z x);  W_y norm(u) + shared(x)
 
-Shapes: N tokens, D model, E experts, k experts a token, Z latent, I expert width, S width of the shared ones. The plain
-forms are the modules' own forwards. Caps are SiTU's; both 0 stand for SwiGLU.
+x is what the sublayer reads of the residual (residual.py), into which the output goes. Shapes: N tokens, D model, E
+experts, k experts a token, Z latent, I expert width, S width of the shared ones. The plain forms are the layer's own
+forward. Caps are SiTU's; both 0 stand for SwiGLU.
 """
 
 from __future__ import annotations
@@ -15,9 +17,24 @@ import torch
 from torch import Tensor
 
 from overland.kernels.compiled import Compiled
+from overland.kernels.held import Held
+from overland.kernels.residual import Reading
 
-_native = Compiled("decode_ffn", dense_step="ppp iii dd", experts_step="pppppppp iiiiiiii dddd")
+_native = Compiled("decode_ffn", dense_step="ppp iiiii dddd", experts_step="pppppp iiiiiiiiiiiii dddddd")
 Caps = tuple[float, float]
+MOST_GROUPS = 64  # of experts, that the compiled form takes
+
+
+class Routes(NamedTuple):
+    """How a router chooses: k experts, weights brought to sum 1 or not, times `scale`; one softmax instead of sigmoids;
+    only out of the best `k_groups` of so many groups."""
+
+    k: int
+    renormalize: bool
+    scale: float
+    softmax: bool = False
+    groups: int = 1
+    k_groups: int = 1
 
 
 class GLUWeights(NamedTuple):
@@ -43,30 +60,39 @@ class ExpertsWeights(NamedTuple):
     shared_down: Tensor | None
 
 
-def steps_ffn(x_ND: Tensor, weights: GLUWeights | ExpertsWeights) -> bool:
+def steps_ffn(reading: Reading, held: Held, weights: GLUWeights | ExpertsWeights) -> bool:
     """Whether `dense_step` or `experts_step` runs for these tensors: one dtype, on the CPU, the compiled form built."""
-    return _native.runs(x_ND, *weights)
+    return held.takes(_native, weights) and reading.fits(held.dtype)
 
 
-def dense_step(x_ND: Tensor, weights: GLUWeights, caps: Caps) -> Tensor:
-    """The feed-forward's output [N, D]."""
-    x_ND = x_ND.contiguous()
-    y_ND = x_ND.new_empty(x_ND.shape)
-    _native("dense_step", y_ND, x_ND, weights, *x_ND.shape, weights.gate.shape[0], *caps)
-    return y_ND
+def dense_step(reading: Reading, held: Held, weights: GLUWeights, caps: Caps) -> Tensor:
+    """The residual after the feed-forward, of the sources' shape."""
+    s, y = reading.sources[-1], torch.empty_like(reading.sources[-1])
+    sizes = (len(reading.sources), reading.keeps, reading.tokens, s.shape[-1], weights.gate.shape[0])
+    places, numbers = (y.data_ptr(), reading.pointers(), held.pointers), (reading.eps, reading.depth_eps, *caps)
+    _native.function("dense_step", held.dtype)(*places, *sizes, *numbers)
+    return y
 
 
 def experts_step(
-    x_ND: Tensor, weights: ExpertsWeights, k: int, renormalize: bool, scale: float, caps: Caps, eps: float
+    reading: Reading,
+    held: Held,
+    weights: ExpertsWeights,
+    routes: Routes,
+    caps: Caps,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(y [N, D], scores [N, E], chosen experts [N, k], tokens of each expert [E])."""
-    x_ND = x_ND.contiguous()
-    (N, D), (E, I, Z) = x_ND.shape, weights.down.shape
-    y_ND, scores_NE = x_ND.new_empty(N, D), x_ND.new_empty(N, E)
+    """(residual after the experts, of the sources' shape, scores [N, E], chosen experts [N, k], tokens of each expert
+    [E]). `eps`: the latent norm's.
+    """
+    s, N, k, (E, I, Z) = reading.sources[-1], reading.tokens, routes.k, weights.down.shape
+    y, scores_NE = torch.empty_like(s), s.new_empty(N, E)
     experts_Nk, counts_E = torch.empty(N, k, dtype=torch.long), torch.empty(E, dtype=torch.long)
-    places = torch.empty(N * k + E, dtype=torch.long)
     S = 0 if weights.shared_gate is None else weights.shared_gate.shape[0]
-    sizes = (N, D, E, k, Z, I, S, renormalize, scale, *caps, eps)
-    found = (y_ND, scores_NE, experts_Nk, counts_E)
-    _native("experts_step", *found, places[E:], places[:E], x_ND, weights, *sizes)
+    found = (y, scores_NE, experts_Nk, counts_E)
+    sizes = (len(reading.sources), reading.keeps, N, s.shape[-1], E, k, Z, I, S)
+    rule = (routes.renormalize, routes.softmax, routes.groups, routes.k_groups)
+    numbers = (routes.scale, *caps, eps, reading.eps, reading.depth_eps)
+    places = (*(x.data_ptr() for x in found), reading.pointers(), held.pointers)
+    _native.function("experts_step", held.dtype)(*places, *sizes, *rule, *numbers)
     return found

@@ -36,14 +36,18 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(hidden, width, bias=bias)
         self.down_proj = nn.Linear(width, hidden, bias=bias)
         self.activation = activation
+        self._held = kernels.Held()
 
-    def forward(self, x: Tensor, stepping: bool = False) -> Tensor:
-        """`x` [..., D] to [..., D]. `stepping` allows the fused form of a decoding step."""
-        if stepping and (weights := self.step_weights()) is not None:
-            x_ND, caps = x.reshape(-1, x.shape[-1]), step_caps(self.activation)
-            if caps is not None and kernels.steps_ffn(x_ND, weights):
-                return kernels.dense_step(x_ND, weights, caps).view_as(x)
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` [..., D] to [..., D]."""
         return self.down_proj(gated(self.gate_proj(x), self.up_proj(x), self.activation))
+
+    def step(self, reading: kernels.Reading) -> Tensor | None:
+        """The residual after this feed-forward for a decoding step, in one kernel; None where it cannot be used."""
+        weights, caps = self.step_weights(), step_caps(self.activation)
+        if weights is None or caps is None or not kernels.steps_ffn(reading, self._held, weights):
+            return None
+        return kernels.dense_step(reading, self._held, weights, caps)
 
     def step_weights(self) -> kernels.GLUWeights | None:
         """What the fused decoding step reads; None where a part was replaced."""

@@ -17,7 +17,7 @@ from overland.model.cache import KDACache
 from overland.model.config import DecoderConfig
 from overland.model.context import Context
 from overland.model.norm import RMSNorm
-from overland.model.stepping import plain_weights, steps
+from overland.model.stepping import plain_weights
 
 
 class ShortConv(nn.Module):
@@ -54,11 +54,10 @@ class KDA(nn.Module):
         self.dt_bias = nn.Parameter(torch.zeros(P))
         self.o_norm = RMSNorm(self.K, config.rms_norm_eps)
         self.o_proj = nn.Linear(P, D, bias=False)
+        self._held = kernels.Held()
 
     def forward(self, x_BTD: Tensor, context: Context | None = None, cache: KDACache | None = None) -> Tensor:
         context = context or Context()
-        if cache is not None and (y_BTD := self._step(x_BTD, context, cache)) is not None:
-            return y_BTD
         B, T, _ = x_BTD.shape
         wide = torch.promote_types(x_BTD.dtype, torch.float32)
         documents, lengths = context.documents, context.packing.lengths if context.packing else None
@@ -78,10 +77,9 @@ class KDA(nn.Module):
         o_BTHV = self.o_norm(o_BTHV, gate.to(wide).view(B, T, self.H, self.K))
         return self.o_proj(o_BTHV.to(x_BTD.dtype).view(B, T, -1))
 
-    def _step(self, x_BTD: Tensor, context: Context, cache: KDACache) -> Tensor | None:
-        """The same for one new token a row in one kernel, the cache in place; None where that cannot be used."""
-        if not steps(x_BTD, context):
-            return None
+    def step(self, reading: kernels.Reading, context: Context, cache: KDACache) -> Tensor | None:
+        """The residual after this mixer for one new token a row, in one kernel, the cache in place; None where that
+        cannot be used."""
         gates = ("g_proj",) if self.full_rank_gate else ("g_a_proj", "g_b_proj")
         inner = ("q_proj", "k_proj", "v_proj", "f_a_proj", "f_b_proj", "b_proj", "o_proj")
         linears = plain_weights(self, (*inner, *gates))
@@ -90,13 +88,11 @@ class KDA(nn.Module):
         if linears is None or convolutions is None or norm is None:
             return None
         q, k, v, f_a, f_b, b, o, g, *g_b = linears
-        qkv, taps = [q, k, v], convolutions
         gate = (g, g_b[0] if g_b else None)
-        weights = kernels.KDAWeights(qkv, taps, f_a, f_b, b, self.A_log, self.dt_bias, norm[0], o, *gate)
-        if not kernels.steps_kda(x_BTD, weights, cache.tail, cache.state):
+        weights = kernels.KDAWeights([q, k, v], convolutions, f_a, f_b, b, self.A_log, self.dt_bias, norm[0], o, *gate)
+        if not kernels.steps_kda(reading, self._held, weights, cache.tail, cache.state):
             return None
-        y_BD = kernels.kda_step(x_BTD[:, 0], weights, cache.tail, cache.state, self.lower_bound, self.o_norm.eps)
-        return y_BD[:, None]
+        return kernels.kda_step(reading, self._held, cache.tail, cache.state, self.lower_bound, self.o_norm.eps)
 
     def _projected(self, x_BTD: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """What the short convolutions read, for q, k and v: inputs [B, T, P] and taps [P, W]."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from overland import kernels
 from overland.model.attnres import depth_mix
 from overland.model.cache import LayerCache
 from overland.model.config import DecoderConfig
@@ -25,7 +26,7 @@ from overland.model.kda import KDA
 from overland.model.mla import MLA
 from overland.model.moe import MoE, Routing
 from overland.model.norm import RMSNorm
-from overland.model.stepping import steps
+from overland.model.stepping import steps, untouched
 
 
 @dataclass
@@ -90,23 +91,57 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, list[Tensor], Record]:
         """`replay_Nk` and `replay_BTk`: recorded expert ids and selected keys, used instead of a new choice."""
         record = Record()
-        h = self.mix(bank, s_BTD, "self_attention")
-        if self.opens_block:
-            bank = [*bank, s_BTD]
-        x = self.input_layernorm(h)
-        if isinstance(self.self_attn, DSA):
-            a, record.indexing = self.self_attn(x, context, cache, replay_BTk)
-        else:
-            a = self.self_attn(x, context, cache)
-        s_BTD = a if self.opens_block else s_BTD + a  # a new block's sum starts from the attention output alone
-        x = self.post_attention_layernorm(self.mix(bank, s_BTD, "mlp"))
-        stepping = cache is not None and steps(x, context)
+        stepping = cache is not None and replay_Nk is None and steps(s_BTD, context)
+        sources, bank = bank, [*bank, s_BTD] if self.opens_block else bank
+        mixed = self._mixer_step(sources, s_BTD, context, cache) if stepping else None
+        if mixed is None:
+            x = self.input_layernorm(self.mix(sources, s_BTD, "self_attention"))
+            if isinstance(self.self_attn, DSA):
+                a, record.indexing = self.self_attn(x, context, cache, replay_BTk)
+            else:
+                a = self.self_attn(x, context, cache)
+            mixed = a if self.opens_block else s_BTD + a  # a new block's sum starts from the attention output alone
+        if stepping and (done := self._feed_forward_step(bank, mixed, record)) is not None:
+            return done, bank, record
+        x = self.post_attention_layernorm(self.mix(bank, mixed, "mlp"))
         if self.block_sparse_moe is not None:
-            y, record.routing = self.block_sparse_moe(x, context.valid_BT, replay_Nk, stepping)
+            y, record.routing = self.block_sparse_moe(x, context.valid_BT, replay_Nk)
         else:
             assert self.mlp is not None
-            y = self.mlp(x, stepping)
-        return s_BTD + y, bank, record
+            y = self.mlp(x)
+        return mixed + y, bank, record
+
+    def _mixer_step(self, bank: list[Tensor], s: Tensor, context: Context, cache: LayerCache | None) -> Tensor | None:
+        """The residual after the mixer in one kernel; None where it cannot be used."""
+        module = self.self_attn
+        if not (untouched(module, KDA) or untouched(module, MLA)):
+            return None
+        reading = self._reading("self_attention", self.input_layernorm, bank, s, keeps=not self.opens_block)
+        return None if reading is None else module.step(reading, context, cache)  # type: ignore[operator]
+
+    def _feed_forward_step(self, bank: list[Tensor], s: Tensor, record: Record) -> Tensor | None:
+        """The residual after the feed-forward in one kernel; None where it cannot be used."""
+        reading = self._reading("mlp", self.post_attention_layernorm, bank, s)
+        if reading is None:
+            return None
+        if self.block_sparse_moe is None:
+            return self.mlp.step(reading) if untouched(self.mlp, FeedForward) else None  # type: ignore[union-attr]
+        found = self.block_sparse_moe.step(reading) if untouched(self.block_sparse_moe, MoE) else None
+        if found is None:
+            return None
+        record.routing = found[1]
+        return found[0]
+
+    def _reading(
+        self, sublayer: str, norm: RMSNorm, bank: list[Tensor], s: Tensor, keeps: bool = True
+    ) -> kernels.Reading | None:
+        """What `sublayer` reads, as a fused step takes it; None where its norm was replaced or is watched."""
+        if not untouched(norm, RMSNorm):
+            return None
+        if not bank:
+            return kernels.Reading([s], norm.weight, norm.eps, keeps=keeps)
+        proj, depth = getattr(self, f"{sublayer}_res_proj"), getattr(self, f"{sublayer}_res_norm")
+        return kernels.Reading([*bank, s], norm.weight, norm.eps, proj.weight, depth.weight, depth.eps, keeps)
 
     def mix(self, bank: list[Tensor], s: Tensor, sublayer: str) -> Tensor:
         """What `sublayer` ("self_attention" or "mlp") reads; with no finished block that is the running sum itself."""

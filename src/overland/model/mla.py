@@ -22,7 +22,7 @@ from overland.model.config import DecoderConfig
 from overland.model.context import Context, visible
 from overland.model.norm import RMSNorm
 from overland.model.rope import rotate, softmax_scale
-from overland.model.stepping import plain_weights, steps
+from overland.model.stepping import plain_weights
 
 
 class MLA(nn.Module):
@@ -46,11 +46,10 @@ class MLA(nn.Module):
         self.kv_b_proj = nn.Linear(self.L, self.H * (self.N + self.V), bias=False)
         self.g_proj = nn.Linear(D, self.H * self.V, bias=False) if mla.output_gate else None
         self.o_proj = nn.Linear(self.H * self.V, D, bias=mla.bias)
+        self._held = kernels.Held()
 
     def forward(self, x_BTD: Tensor, context: Context | None = None, cache: MLACache | None = None) -> Tensor:
         context = context or Context()
-        if cache is not None and (y_BTD := self._step(x_BTD, context, cache)) is not None:
-            return y_BTD
         q_BTHx = self.queries(self.query_latent(x_BTD), context)
         e_BTx = self.latents(x_BTD, context)
         if cache is None or context.lengths_B is None:
@@ -66,10 +65,8 @@ class MLA(nn.Module):
                 o_BTHV = self.expanded(q_BTHx, e_BSx, visible(context, T, e_BSx.shape[1], x_BTD.device))
         return self.output(o_BTHV, x_BTD)
 
-    def _step(self, x_BTD: Tensor, context: Context, cache: MLACache) -> Tensor | None:
-        """The same for one new token a row in one kernel; None where it cannot be used."""
-        if not steps(x_BTD, context):
-            return None
+    def step(self, reading: kernels.Reading, context: Context, cache: MLACache) -> Tensor | None:
+        """The residual after this mixer for one new token a row, in one kernel; None where it cannot be used."""
         assert context.lengths_B is not None
         query = plain_weights(self, ("q_proj",) if self.Q is None else ("q_a_proj", "q_b_proj"))
         others = plain_weights(self, ("kv_a_proj_with_mqa", "kv_b_proj", "o_proj"))
@@ -81,14 +78,13 @@ class MLA(nn.Module):
         query_norm, query_up = (q_norm[0], q_b[0]) if q_b else (None, None)
         weights = kernels.MLAWeights(q, query_norm, query_up, kv_a, kv_norm, kv_b, gate[0] if gate else None, o)
         latents = with_room(cache.latents, context.lengths_B, 1)
-        if not kernels.steps_mla(x_BTD, weights, latents):
+        if not kernels.steps_mla(reading, self._held, weights, latents):
             return None
         cache.latents = latents
         rotary = context.rotary if self.rotates else None
-        angles = None if rotary is None else (rotary.cos[:, 0], rotary.sin[:, 0])
         dims, eps = (self.H, self.N, self.R, self.V), self.kv_a_layernorm.eps
-        sizes = (context.lengths_B, angles, self.interleaved, dims, self.scale, eps)
-        return kernels.mla_step(x_BTD[:, 0], weights, latents, *sizes)[:, None]
+        sizes = (context.lengths_B, rotary, self.interleaved, dims, self.scale, eps)
+        return kernels.mla_step(reading, self._held, weights, latents, *sizes)
 
     def query_latent(self, x_BTD: Tensor) -> Tensor:
         """r [B, T, Q], or x itself where there is no query latent."""

@@ -149,18 +149,13 @@ class MoE(nn.Module):
         self.eps = config.rms_norm_eps
         self.capacity: Capacity | None = None
         self.dispatch: Dispatch = dispatch_locally
+        self._held = kernels.Held()
 
     def forward(
-        self,
-        x_BTD: Tensor,
-        valid_BT: Tensor | None = None,
-        replay_Nk: Tensor | None = None,
-        stepping: bool = False,
+        self, x_BTD: Tensor, valid_BT: Tensor | None = None, replay_Nk: Tensor | None = None
     ) -> tuple[Tensor, Routing]:
-        """The output [B, T, D] and what was decided. `stepping` allows the fused form of a decoding step."""
+        """The output [B, T, D] and what was decided."""
         x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
-        if stepping and replay_Nk is None and (found := self._step(x_ND)) is not None:
-            return found[0].view_as(x_BTD), found[1]
         valid_N = None if valid_BT is None else valid_BT.reshape(-1)
         choice = self.gate(x_ND, replay_Nk)
         kept_Nk = None
@@ -180,14 +175,23 @@ class MoE(nn.Module):
             y_ND = y_ND + self.shared_experts(x_ND)
         return y_ND.view_as(x_BTD), self._record(choice, kept_Nk, valid_N)
 
-    def _step(self, x_ND: Tensor) -> tuple[Tensor, Routing] | None:
-        """The same in one kernel; None where it cannot stand for this layer, or a part was replaced."""
+    def step(self, reading: kernels.Reading) -> tuple[Tensor, Routing] | None:
+        """The residual after the experts for a decoding step, in one kernel, and what was decided; None where the
+        kernel cannot stand for this layer, or a part was replaced."""
         gate, experts, shared = self.gate, self.experts, self.shared_experts
-        known = untouched(gate, Router) and gate.score == "sigmoid" and gate.groups == 1 and gate.bias is None
+        few_groups = gate.groups <= min(kernels.MOST_GROUPS, self.experts.count // 2)
+        known = untouched(gate, Router) and gate.bias is None and few_groups
         whole = untouched(experts, Experts) and experts.product is kernels.grouped_product and experts.down_bias is None
         caps = step_caps(experts.activation)
         limited = self.capacity is not None and self.training
-        if not known or not whole or caps is None or limited or self.dispatch is not dispatch_locally:
+        if (
+            not known
+            or gate.bias is not None
+            or not whole
+            or caps is None
+            or limited
+            or self.dispatch is not dispatch_locally
+        ):
             return None
         latent: list[Tensor] | list[None] = [None] * 3
         if self.latent:
@@ -203,11 +207,13 @@ class MoE(nn.Module):
             return None
         routed = (gate.weight, gate.e_score_correction_bias, experts.gate_up, experts.down)
         weights = kernels.ExpertsWeights(*routed, *latent, *beside)
-        if not kernels.steps_ffn(x_ND, weights):
+        if not kernels.steps_ffn(reading, self._held, weights):
             return None
-        sizes = (gate.k, gate.renormalize, gate.scale, caps, self.eps)
-        y_ND, scores_NE, experts_Nk, counts_E = kernels.experts_step(x_ND, weights, *sizes)
-        return y_ND, Routing(scores_NE, experts_Nk, counts_E, gate)
+        routes = kernels.Routes(
+            gate.k, gate.renormalize, gate.scale, gate.score == "softmax", gate.groups, gate.k_groups
+        )
+        y, scores_NE, experts_Nk, counts_E = kernels.experts_step(reading, self._held, weights, routes, caps, self.eps)
+        return y, Routing(scores_NE, experts_Nk, counts_E, gate)
 
     def _record(self, choice: Choice, kept_Nk: Tensor | None, valid_N: Tensor | None) -> Routing:
         scores, experts = choice.scores.detach(), choice.experts

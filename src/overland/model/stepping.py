@@ -29,8 +29,10 @@ def steps(x_BTD: Tensor, context: Context) -> bool:
 
 
 def untouched(module: nn.Module | None, kind: type[nn.Module]) -> bool:
-    """Whether `module` does what its class says: it is of that very class, and nobody hooked it."""
-    return type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks
+    """Whether `module` does what its class says: it is of that very class, not hooked, its forward its own."""
+    if type(module) is not kind:
+        return False
+    return not module._forward_hooks and not module._forward_pre_hooks and "forward" not in module.__dict__
 
 
 def plain_weights(parent: nn.Module, names: Iterable[str], kind: type[nn.Module] = nn.Linear) -> list[Tensor] | None:

@@ -1,14 +1,14 @@
 // The feed-forwards of one decoding step, dense and with experts; the formulas are in decode_ffn.py.
 #include "product.h"
+#include "residual.h"
 #include "room.h"
-#include "rows.h"
 
 // y [N, D] = down( gated(gate x, up x) ), or added to y; h [N, 2 W], sum [N, D]
 template <typename T>
 void glu(T* y, const T* x, const T* gate, const T* up, const T* down, i64 N, i64 D, i64 W, T gate_cap, T up_cap,
          T* h, T* panel, T* sum = nullptr) {
-    linear(h, 2 * W, x, D, gate, D, N, D, W, panel);
-    linear(h + W, 2 * W, x, D, up, D, N, D, W, panel);
+    linear(h, 2 * W, x, D, gate, D, N, D, W, panel, up);
+    linear(h + W, 2 * W, x, D, up, D, N, D, W, panel, down);
     gated_rows(h, 2 * W, h, h + W, N, W, 2 * W, gate_cap, up_cap);
     linear(sum ? sum : y, D, h, 2 * W, down, W, N, W, D, panel);
     if (sum)
@@ -17,11 +17,16 @@ void glu(T* y, const T* x, const T* gate, const T* up, const T* down, i64 N, i64
 
 inline i64 widest(i64 a, i64 b) { return a > b ? a : b; }
 
+// w: gate, up [W, D], down [D, W]; y and the residual's sources [N, D].
 template <typename T>
-void dense_step(T* y, const T* x, const T* const* w, i64 N, i64 D, i64 W, double gate_cap, double up_cap) {
-    Room<T> room(N * 2 * W + widest(D, W) * PANEL);
-    T *h = room.take(N * 2 * W), *panel = room.take(widest(D, W) * PANEL);
+void dense_step(T* y, const T* const* from, const T* const* w, i64 sources, i64 keeps, i64 N, i64 D, i64 W,
+                double eps, double depth_eps, double gate_cap, double up_cap) {
+    const Residual<T> residual{from, sources, keeps, eps, depth_eps};
+    Room<T> room(N * (D + 2 * W) + D + widest(D, W) * PANEL);
+    T *x = room.take(N * D), *h = room.take(N * 2 * W), *query = room.take(D), *panel = room.take(widest(D, W) * PANEL);
+    residual.read(x, query, N, D);
     glu(y, x, w[0], w[1], w[2], N, D, W, T(gate_cap), T(up_cap), h, panel);
+    residual.add(y, N, D);
 }
 
 // u [N, Z] = sum over a token's experts of weight * expert(z); choices [N k] lie in the experts' order.
@@ -31,10 +36,15 @@ void routed(T* u, const T* z, const T* gate_up, const T* down, const T* weights,
     std::memset(u, 0, N * Z * sizeof(T));
     for (i64 e = 0; e < E; choices += counts[e++]) {
         const i64 m = counts[e];
+        if (!m) continue;
+        i64 after = e + 1;  // the expert whose weights are fetched meanwhile
+        while (after < E && !counts[after]) after++;
+        const T* next_in = after < E ? gate_up + after * Z * 2 * I : nullptr;
+        const T* next_out = after < E ? down + after * I * Z : nullptr;
         for (i64 r = 0; r < m; r++) std::memcpy(rows + r * Z, z + choices[r] / k * Z, Z * sizeof(T));
-        product(h, 2 * I, rows, Z, i64(1), gate_up + e * Z * 2 * I, 2 * I, m, Z, 2 * I);
+        product(h, 2 * I, rows, Z, i64(1), gate_up + e * Z * 2 * I, 2 * I, m, Z, 2 * I, next_in);
         gated_rows(h, 2 * I, h, h + I, m, I, 2 * I, gate_cap, up_cap);
-        product(out, Z, h, 2 * I, i64(1), down + e * I * Z, Z, m, I, Z);
+        product(out, Z, h, 2 * I, i64(1), down + e * I * Z, Z, m, I, Z, next_out);
         for (i64 r = 0; r < m; r++) {
             T* to = u + choices[r] / k * Z;
             for (i64 c = 0; c < Z; c += LANES) {
@@ -46,20 +56,26 @@ void routed(T* u, const T* z, const T* gate_up, const T* down, const T* weights,
 }
 
 // w: router [E, D], bias [E], gate_up [E, Z, 2 I], down [E, I, Z]; latent down [Z, D], norm [Z] and up [D, Z], or null
-// and Z = D; shared gate, up [S, D] and down [D, S], or null. x, y [N, D]; scores [N, E]; experts, choices [N, k];
-// counts, next [E].
+// and Z = D; shared gate, up [S, D] and down [D, S], or null. y and the residual's sources [N, D]; scores [N, E];
+// experts [N, k]; counts [E].
 template <typename T>
-void experts_step(T* y, T* scores, i64* experts, i64* counts, i64* choices, i64* next, const T* x, const T* const* w,
-                  i64 N, i64 D, i64 E, i64 k, i64 Z, i64 I, i64 S, i64 renormalize, double scale, double gate_cap,
-                  double up_cap, double eps) {
+void experts_step(T* y, T* scores, i64* experts, i64* counts, const T* const* from, const T* const* w, i64 sources,
+                  i64 keeps, i64 N, i64 D, i64 E, i64 k, i64 Z, i64 I, i64 S, i64 renormalize, i64 softmax,
+                  i64 groups, i64 k_groups, double scale,
+                  double gate_cap, double up_cap, double latent_eps, double eps, double depth_eps) {
+    const Residual<T> residual{from, sources, keeps, eps, depth_eps};
     const i64 W = widest(I, S), K = widest(widest(D, Z), S);
-    Room<T> room(N * (k + E + 4 * Z + D + 2 * W) + E + K * PANEL);
-    T *weights = room.take(N * k), *logits = room.take(N * E), *biased = room.take(E), *z = room.take(N * Z);
-    T *u = room.take(N * Z), *rows = room.take(N * Z), *out = room.take(N * Z), *sum = room.take(N * D);
-    T *h = room.take(N * 2 * W), *panel = room.take(K * PANEL);
+    Room<T> room(N * (k + E + 4 * Z + 2 * D + 2 * W) + E + D + K * PANEL);
+    T *x = room.take(N * D), *weights = room.take(N * k), *logits = room.take(N * E), *biased = room.take(E);
+    T *z = room.take(N * Z), *u = room.take(N * Z), *rows = room.take(N * Z), *out = room.take(N * Z);
+    T *sum = room.take(N * D), *h = room.take(N * 2 * W), *query = room.take(D), *panel = room.take(K * PANEL);
+    Room<i64> places(N * k + E);
+    i64 *choices = places.take(N * k), *next = places.take(E);
 
-    linear(logits, E, x, D, w[0], D, N, D, E, panel);
-    route(scores, weights, experts, biased, logits, w[1], N, E, k, i64(0), renormalize, scale);
+    residual.read(x, query, N, D);
+    linear(logits, E, x, D, w[0], D, N, D, E, panel, w[4]);
+    route(scores, weights, experts, biased, logits, w[1], N, E, k, i64(0), renormalize, scale, softmax, groups,
+          k_groups);
     for (i64 e = 0; e < E; e++) counts[e] = 0;
     for (i64 i = 0; i < N * k; i++) counts[experts[i]]++;
     for (i64 e = 0, at = 0; e < E; at += counts[e++]) next[e] = at;
@@ -70,15 +86,20 @@ void experts_step(T* y, T* scores, i64* experts, i64* counts, i64* choices, i64*
     routed(latent ? u : y, latent ? z : x, w[2], w[3], weights, choices, counts, N, E, k, Z, I, T(gate_cap), T(up_cap),
            rows, h, out);
     if (latent) {
-        for (i64 r = 0; r < N; r++) norm_row<T>(u + r * Z, u + r * Z, w[5], nullptr, Z, eps);
-        linear(y, D, u, Z, w[6], Z, N, Z, D, panel);
+        for (i64 r = 0; r < N; r++) norm_row<T>(u + r * Z, u + r * Z, w[5], nullptr, Z, latent_eps);
+        linear(y, D, u, Z, w[6], Z, N, Z, D, panel, w[7]);
     }
     if (w[7]) glu(y, x, w[7], w[8], w[9], N, D, S, T(gate_cap), T(up_cap), h, panel, sum);
+    residual.add(y, N, D);
 }
 
-BOTH(dense_step, (T* y, const T* x, const T* const* w, i64 N, i64 D, i64 W, double gate_cap, double up_cap),
-     (y, x, w, N, D, W, gate_cap, up_cap))
+BOTH(dense_step,
+     (T* y, const T* const* from, const T* const* w, i64 sources, i64 keeps, i64 N, i64 D, i64 W, double eps,
+      double depth_eps, double gate_cap, double up_cap),
+     (y, from, w, sources, keeps, N, D, W, eps, depth_eps, gate_cap, up_cap))
 BOTH(experts_step,
-     (T* y, T* scores, i64* experts, i64* counts, i64* choices, i64* next, const T* x, const T* const* w, i64 N, i64 D,
-      i64 E, i64 k, i64 Z, i64 I, i64 S, i64 renormalize, double scale, double gate_cap, double up_cap, double eps),
-     (y, scores, experts, counts, choices, next, x, w, N, D, E, k, Z, I, S, renormalize, scale, gate_cap, up_cap, eps))
+     (T* y, T* scores, i64* experts, i64* counts, const T* const* from, const T* const* w, i64 sources, i64 keeps,
+      i64 N, i64 D, i64 E, i64 k, i64 Z, i64 I, i64 S, i64 renormalize, i64 softmax, i64 groups, i64 k_groups,
+      double scale, double gate_cap, double up_cap, double latent_eps, double eps, double depth_eps),
+     (y, scores, experts, counts, from, w, sources, keeps, N, D, E, k, Z, I, S, renormalize, softmax, groups, k_groups,
+      scale, gate_cap, up_cap, latent_eps, eps, depth_eps))

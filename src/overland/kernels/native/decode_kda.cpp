@@ -1,7 +1,7 @@
 // One decoding step of a KDA mixer, from its input to its output; the formula is in decode_kda.py.
 #include "product.h"
+#include "residual.h"
 #include "room.h"
-#include "rows.h"
 
 constexpr i64 WIDEST = 128;  // channels of a head
 
@@ -64,26 +64,31 @@ template <typename T> auto step_of(i64 K) {
 }
 
 // w: q, k, v [P, D], their taps [P, W], f_a [K, D], f_b [P, K], b [H, D], A_log [H], dt_bias [P], norm [K], o [D, P],
-// and the gate: g [P, D] and null, or g_a [K, D] and g_b [P, K]. x, y [N, D]; tail [N, W-1, 3 P]; state [N, H, K, K].
+// and the gate: g [P, D] and null, or g_a [K, D] and g_b [P, K]. y and the residual's
+// sources [N, D]; tail [N, W-1, 3 P]; state [N, H, K, K].
 template <typename T>
-void kda_step(T* y, T* tail, T* state, const T* x, const T* const* w, i64 N, i64 D, i64 H, i64 K, i64 W, double bound,
-              double eps) {
+void kda_step(T* y, T* tail, T* state, const T* const* from, const T* const* w, i64 sources, i64 keeps, i64 N, i64 D,
+              i64 H, i64 K, i64 W, double bound, double head_eps, double eps, double depth_eps) {
+    const Residual<T> residual{from, sources, keeps, eps, depth_eps};
     const i64 P = H * K, C = 3 * P, widest = D > P ? D : P;
-    Room<T> room(N * (C + 2 * P + K + H) + W * C + widest * PANEL);
+    Room<T> room(N * (D + C + 2 * P + K + H) + D + W * C + widest * PANEL);
+    T *x = room.take(N * D), *query = room.take(D);
     T *u = room.take(N * C), *z = room.take(N * P), *gate = room.take(N * P), *low = room.take(N * K);
     T *beta = room.take(N * H), *taps = room.take(W * C), *panel = room.take(widest * PANEL);
 
+    residual.read(x, query, N, D);
     for (i64 part = 0; part < 3; part++) {
-        linear(u + part * P, C, x, D, w[part], D, N, D, P, panel);
+        linear(u + part * P, C, x, D, w[part], D, N, D, P, panel, w[part < 2 ? part + 1 : 6]);
         for (i64 c = 0; c < P; c++)
             for (i64 j = 0; j < W; j++) taps[j * C + part * P + c] = w[3 + part][c * W + j];
     }
     convolve(u, tail, taps, N, C, W);
-    linear(low, K, x, D, w[6], D, N, D, K, panel);
-    linear(z, P, low, K, w[7], K, N, K, P, panel);
+    linear(low, K, x, D, w[6], D, N, D, K, panel, w[7]);
+    linear(z, P, low, K, w[7], K, N, K, P, panel, w[13]);
     linear(beta, H, x, D, w[8], D, N, D, H, panel);
-    if (w[14]) linear(low, K, x, D, w[13], D, N, D, K, panel);
-    w[14] ? linear(gate, P, low, K, w[14], K, N, K, P, panel) : linear(gate, P, x, D, w[13], D, N, D, P, panel);
+    if (w[14]) linear(low, K, x, D, w[13], D, N, D, K, panel, w[14]);
+    w[14] ? linear(gate, P, low, K, w[14], K, N, K, P, panel, w[12])
+          : linear(gate, P, x, D, w[13], D, N, D, P, panel, w[12]);
 
     const auto one = step_of<T>(K);
     for (i64 r = 0; r < N; r++)
@@ -95,12 +100,13 @@ void kda_step(T* y, T* tail, T* state, const T* x, const T* const* w, i64 N, i64
                 store<T>(a + c, exp(log_decay<T>(load(z + at + c, K - c) + load(w[10] + h * K + c, K - c), rate, T(bound))));
             T *S = state + (r * H + h) * K * K, *o = z + at;  // what the decay was made of is not needed any more
             one(o, S, q, q + P, q + 2 * P, a, open, K, K);
-            norm_row(o, o, w[11], gate + at, K, eps);
+            norm_row(o, o, w[11], gate + at, K, head_eps);
         }
     linear(y, D, z, P, w[12], P, N, P, D, panel);
+    residual.add(y, N, D);
 }
 
 BOTH(kda_step,
-     (T* y, T* tail, T* state, const T* x, const T* const* w, i64 N, i64 D, i64 H, i64 K, i64 W, double bound,
-      double eps),
-     (y, tail, state, x, w, N, D, H, K, W, bound, eps))
+     (T* y, T* tail, T* state, const T* const* from, const T* const* w, i64 sources, i64 keeps, i64 N, i64 D, i64 H,
+      i64 K, i64 W, double bound, double head_eps, double eps, double depth_eps),
+     (y, tail, state, from, w, sources, keeps, N, D, H, K, W, bound, head_eps, eps, depth_eps))

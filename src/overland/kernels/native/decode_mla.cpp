@@ -2,8 +2,8 @@
 #include <initializer_list>
 
 #include "product.h"
+#include "residual.h"
 #include "room.h"
-#include "rows.h"
 
 // What R pairs turn by; the first members go into the first half. x [2 R], out of place.
 template <typename T> INLINE void rotate(T* y, const T* x, const T* cos, const T* sin, i64 R, bool interleaved) {
@@ -60,25 +60,29 @@ INLINE void attend(T* m, T* p, i64 slots, const T* q, const T* e, i64 n, i64 H, 
 }
 
 // w: q [H (F+R), D] and two nulls, or q_a [Q, D], its norm [Q] and q_b [H (F+R), Q]; kv_a [L+R, D], its norm [L];
-// kv_b [H (F+V), L]; gate [H V, D] or null; o [D, H V]; cos, sin [N, R/2] or null. x, y [N, D]; latents [N, S, L+R],
-// rows `stride` apart, of which lengths [N] slots are used: the new token's is written behind them.
+// kv_b [H (F+V), L]; gate [H V, D] or null; o [D, H V]. cos, sin [N, R/2] or null. y and the residual's sources [N, D];
+// latents [N, S, L+R], rows `stride` apart, of which lengths [N] slots are used: the new token's is written behind them.
 template <typename T>
-void mla_step(T* y, T* latents, const T* x, const T* const* w, const i64* lengths, i64 N, i64 D, i64 H, i64 F, i64 R,
-              i64 V, i64 L, i64 Q, i64 S, i64 stride, i64 interleaved, double scale, double eps) {
+void mla_step(T* y, T* latents, const T* const* from, const T* const* w, const T* cos, const T* sin,
+              const i64* lengths, i64 sources, i64 keeps, i64 N, i64 D, i64 H, i64 F, i64 R, i64 V, i64 L, i64 Q,
+              i64 S, i64 stride, i64 interleaved, double scale, double latent_eps, double eps, double depth_eps) {
+    const Residual<T> residual{from, sources, keeps, eps, depth_eps};
     const i64 X = L + R, G = F + R;
     i64 widest = D > H * V ? D : H * V;
     for (i64 size : {Q, L}) widest = widest > size ? widest : size;
-    Room<T> room(N * (Q + H * G + X + 2 * H * X + 2 * H * V) + H * S + widest * PANEL);
+    Room<T> room(N * (D + Q + H * G + X + 2 * H * X + 2 * H * V) + H * S + D + widest * PANEL);
+    T *x = room.take(N * D), *query = room.take(D);
     T *r = room.take(N * Q), *q = room.take(N * H * G), *e = room.take(N * X);
     T *absorbed = room.take(N * H * X), *m = room.take(N * H * X), *o = room.take(N * H * V), *gate = room.take(N * H * V);
     T *p = room.take(H * S), *panel = room.take(widest * PANEL);
-    const T *cos = w[8], *sin = w[9];
 
+    residual.read(x, query, N, D);
     if (Q) {
-        linear(r, Q, x, D, w[0], D, N, D, Q, panel);
-        for (i64 n = 0; n < N; n++) norm_row<T>(r + n * Q, r + n * Q, w[1], nullptr, Q, eps);
+        linear(r, Q, x, D, w[0], D, N, D, Q, panel, w[2]);
+        for (i64 n = 0; n < N; n++) norm_row<T>(r + n * Q, r + n * Q, w[1], nullptr, Q, latent_eps);
     }
-    Q ? linear(q, H * G, r, Q, w[2], Q, N, Q, H * G, panel) : linear(q, H * G, x, D, w[0], D, N, D, H * G, panel);
+    Q ? linear(q, H * G, r, Q, w[2], Q, N, Q, H * G, panel, w[5])
+      : linear(q, H * G, x, D, w[0], D, N, D, H * G, panel, w[5]);
     for (i64 h = 0; h < H; h++) {  // the key rows of kv_b, applied to the query
         product(absorbed + h * X, H * X, q + h * G, H * G, i64(1), w[5] + h * (F + V) * L, L, N, F, L);
         for (i64 n = 0; n < N; n++) {
@@ -87,11 +91,11 @@ void mla_step(T* y, T* latents, const T* x, const T* const* w, const i64* length
             else std::memcpy(to, from, R * sizeof(T));
         }
     }
-    linear(e, X, x, D, w[3], D, N, D, X, panel);
-    if (w[6]) linear(gate, H * V, x, D, w[6], D, N, D, H * V, panel);
+    linear(e, X, x, D, w[3], D, N, D, X, panel, w[6] ? w[6] : w[7]);
+    if (w[6]) linear(gate, H * V, x, D, w[6], D, N, D, H * V, panel, w[7]);
     for (i64 n = 0; n < N; n++) {
         T *row = latents + n * stride, *slot = row + lengths[n] * X;
-        norm_row<T>(slot, e + n * X, w[4], nullptr, L, eps);
+        norm_row<T>(slot, e + n * X, w[4], nullptr, L, latent_eps);
         if (cos) rotate(slot + L, e + n * X + L, cos + n * (R / 2), sin + n * (R / 2), R / 2, interleaved);
         else std::memcpy(slot + L, e + n * X + L, R * sizeof(T));
         attend(m + n * H * L, p, S, absorbed + n * H * X, row, lengths[n] + 1, H, X, L, T(scale));
@@ -104,9 +108,12 @@ void mla_step(T* y, T* latents, const T* x, const T* const* w, const i64* length
             store<T>(o + i, load(o + i, n) * sigmoid<T>(load(gate + i, n)), n);
         }
     linear(y, D, o, H * V, w[7], H * V, N, H * V, D, panel);
+    residual.add(y, N, D);
 }
 
 BOTH(mla_step,
-     (T* y, T* latents, const T* x, const T* const* w, const i64* lengths, i64 N, i64 D, i64 H, i64 F, i64 R, i64 V,
-      i64 L, i64 Q, i64 S, i64 stride, i64 interleaved, double scale, double eps),
-     (y, latents, x, w, lengths, N, D, H, F, R, V, L, Q, S, stride, interleaved, scale, eps))
+     (T* y, T* latents, const T* const* from, const T* const* w, const T* cos, const T* sin, const i64* lengths,
+      i64 sources, i64 keeps, i64 N, i64 D, i64 H, i64 F, i64 R, i64 V, i64 L, i64 Q, i64 S, i64 stride,
+      i64 interleaved, double scale, double latent_eps, double eps, double depth_eps),
+     (y, latents, from, w, cos, sin, lengths, sources, keeps, N, D, H, F, R, V, L, Q, S, stride, interleaved, scale,
+      latent_eps, eps, depth_eps))

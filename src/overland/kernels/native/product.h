@@ -6,12 +6,19 @@
 
 constexpr i64 PANEL = 4 * LANES, FEW = 3;
 
+// Weights come from memory once a step, and a core waits for them unless it asks for them in order and in time:
+//
+//   - few rows have little to compute: B is swept from front to back, which the processor sees coming;
+//   - more rows compute in blocks, and while they do, what will be read `next` is fetched into the cache, LINES lines a
+//     round. It is one stretch of memory as large as B (or null), and nothing is fetched where B is read again.
+
 // R rows and N vectors of y = A B, held in registers. A(i, k) = a[i row + k step]; n counts the last vector's columns.
-template <typename T, i64 R, i64 N>
-INLINE void block(T* y, i64 ldy, const T* a, i64 row, i64 step, const T* b, i64 ldb, i64 K, i64 n) {
+template <typename T, i64 R, i64 N, i64 LINES>
+INLINE void block(T* y, i64 ldy, const T* a, i64 row, i64 step, const T* b, i64 ldb, i64 K, i64 n, const T* next) {
     Vec<T> acc[R][N] = {};
     for (i64 k = 0; k < K; k++) {
         Vec<T> right[N];
+        UNROLL for (i64 i = 0; i < LINES; i++) __builtin_prefetch(next + (k * LINES + i) * LANES, 0, 2);
         UNROLL for (i64 v = 0; v < N; v++) right[v] = N > 1 ? load(b + k * ldb + v * LANES) : load(b + k * ldb, n);
         UNROLL for (i64 r = 0; r < R; r++)
             UNROLL for (i64 v = 0; v < N; v++) acc[r][v] += a[r * row + k * step] * right[v];
@@ -21,24 +28,62 @@ INLINE void block(T* y, i64 ldy, const T* a, i64 row, i64 step, const T* b, i64 
             N > 1 ? store<T>(y + r * ldy + v * LANES, acc[r][v]) : store<T>(y + r * ldy, acc[r][v], n);
 }
 
+// `next`: the N vectors for each k that are fetched meanwhile, spread over the blocks.
 template <typename T, i64 N>
-void columns(T* y, i64 ldy, const T* a, i64 row, i64 step, const T* b, i64 ldb, i64 M, i64 K, i64 n) {
+void columns(T* y, i64 ldy, const T* a, i64 row, i64 step, const T* b, i64 ldb, i64 M, i64 K, i64 n, const T* next) {
     i64 i = 0;
-    for (; i + 6 <= M; i += 6) block<T, 6, N>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n);
-    for (; i + 4 <= M; i += 4) block<T, 4, N>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n);
-    for (; i + 2 <= M; i += 2) block<T, 2, N>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n);
-    for (; i < M; i++) block<T, 1, N>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n);
+    if constexpr (N == 4) {
+        if (next && M >= 24) {
+            for (; i < 24; i += 6, next += K * LANES)
+                block<T, 6, N, 1>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n, next);
+        } else if (next && M >= 12) {
+            for (; i < 12; i += 6, next += K * 2 * LANES)
+                block<T, 6, N, 2>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n, next);
+        } else if (next && M >= 6) {
+            block<T, 6, N, 4>(y, ldy, a, row, step, b, ldb, K, n, next), i = 6;
+        } else if (next && M >= 4) {
+            block<T, 4, N, 4>(y, ldy, a, row, step, b, ldb, K, n, next), i = 4;
+        }
+    }
+    for (; i + 6 <= M; i += 6) block<T, 6, N, 0>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n, next);
+    for (; i + 4 <= M; i += 4) block<T, 4, N, 0>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n, next);
+    for (; i + 2 <= M; i += 2) block<T, 2, N, 0>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n, next);
+    for (; i < M; i++) block<T, 1, N, 0>(y + i * ldy, ldy, a + i * row, row, step, b, ldb, K, n, next);
+}
+
+// R rows of y = A B, B from front to back; the sums lie in y meanwhile. O is a multiple of 16.
+template <typename T, i64 R>
+void sweep(T* y, i64 ldy, const T* a, i64 row, i64 step, const T* b, i64 ldb, i64 K, i64 O) {
+    UNROLL for (i64 r = 0; r < R; r++) std::memset(y + r * ldy, 0, O * sizeof(T));
+    for (i64 k = 0; k < K; k++, b += ldb)
+        for (i64 c = 0; c < O; c += LANES) {
+            const Vec<T> right = load(b + c);
+            UNROLL for (i64 r = 0; r < R; r++) {
+                Vec<T> so_far = load(y + r * ldy + c);
+                so_far += a[r * row + k * step] * right;
+                store<T>(y + r * ldy + c, so_far);
+            }
+        }
 }
 
 // y [M, O] = A [M, K] B [K, O]; rows of y lie ldy apart, those of B ldb.
 template <typename T>
-void product(T* y, i64 ldy, const T* a, i64 row, i64 step, const T* b, i64 ldb, i64 M, i64 K, i64 O) {
+void product(T* y, i64 ldy, const T* a, i64 row, i64 step, const T* b, i64 ldb, i64 M, i64 K, i64 O,
+             const T* next = nullptr) {
     i64 c = 0;
     if constexpr (sizeof(T) == 4) {  // doubles are for checking: one width compiles in a third of the time
-        for (; c + 4 * LANES <= O; c += 4 * LANES) columns<T, 4>(y + c, ldy, a, row, step, b + c, ldb, M, K, LANES);
-        for (; c + 2 * LANES <= O; c += 2 * LANES) columns<T, 2>(y + c, ldy, a, row, step, b + c, ldb, M, K, LANES);
+        if (M <= FEW && O > PANEL && O % LANES == 0) {
+            if (M == 1) sweep<T, 1>(y, ldy, a, row, step, b, ldb, K, O);
+            if (M == 2) sweep<T, 2>(y, ldy, a, row, step, b, ldb, K, O);
+            if (M == 3) sweep<T, 3>(y, ldy, a, row, step, b, ldb, K, O);
+            return;
+        }
+        for (; c + PANEL <= O; c += PANEL)
+            columns<T, 4>(y + c, ldy, a, row, step, b + c, ldb, M, K, LANES, next ? next + c * K : next);
+        for (; c + 2 * LANES <= O; c += 2 * LANES)
+            columns<T, 2>(y + c, ldy, a, row, step, b + c, ldb, M, K, LANES, next);
     }
-    for (; c < O; c += LANES) columns<T, 1>(y + c, ldy, a, row, step, b + c, ldb, M, K, O - c);
+    for (; c < O; c += LANES) columns<T, 1>(y + c, ldy, a, row, step, b + c, ldb, M, K, O - c, next);
 }
 
 #if defined(__has_builtin)
@@ -105,13 +150,14 @@ template <typename T, i64 R> void few(T* y, i64 ldy, const T* x, i64 ldx, const 
     for (i64 o = 0; o < O; o += N) {
         const i64 n = O - o < N ? O - o : N;
         Vec<T> acc[LANES] = {};
-        for (i64 k = 0; k < K; k += LANES) {
-            Vec<T> left[R];
-            UNROLL for (i64 r = 0; r < R; r++) left[r] = load(x + r * ldx + k, K - k);
-            UNROLL for (i64 i = 0; i < N; i++) {
-                const Vec<T> right = load(w + (o + (i < n ? i : 0)) * ldw + k, K - k);
-                UNROLL for (i64 r = 0; r < R; r++) acc[r * N + i] += left[r] * right;
+        for (i64 i = 0; i < n; i++) {
+            const T* const at = w + (o + i) * ldw;
+            Vec<T> total[R] = {};
+            for (i64 k = 0; k < K; k += LANES) {
+                const Vec<T> right = load(at + k, K - k);
+                UNROLL for (i64 r = 0; r < R; r++) total[r] += load(x + r * ldx + k, K - k) * right;
             }
+            UNROLL for (i64 r = 0; r < R; r++) acc[r * N + i] = total[r];
         }
         const Vec<T> y_o = sums<T>(acc);
         T out[LANES];
@@ -120,15 +166,16 @@ template <typename T, i64 R> void few(T* y, i64 ldy, const T* x, i64 ldx, const 
     }
 }
 
-// y [M, O] = x [M, K] w^T with w [O, K] as torch's Linear keeps it; scratch [K, PANEL].
+// y [M, O] = x [M, K] w^T with w [O, K] as torch's Linear keeps it; scratch [K, PANEL]. `next`: what is read after w.
 template <typename T>
-void linear(T* y, i64 ldy, const T* x, i64 ldx, const T* w, i64 ldw, i64 M, i64 K, i64 O, T* scratch) {
+void linear(T* y, i64 ldy, const T* x, i64 ldx, const T* w, i64 ldw, i64 M, i64 K, i64 O, T* scratch,
+            const T* next = nullptr) {
     if (M == 1) return few<T, 1>(y, ldy, x, ldx, w, ldw, K, O);
     if (M == 2) return few<T, 2>(y, ldy, x, ldx, w, ldw, K, O);
     if (M == 3) return few<T, 3>(y, ldy, x, ldx, w, ldw, K, O);
     for (i64 o = 0; o < O; o += PANEL) {
         const i64 n = O - o < PANEL ? O - o : PANEL;
         turned(scratch, w + o * ldw, ldw, n, K);
-        product(y + o, ldy, x, ldx, i64(1), scratch, PANEL, M, K, n);
+        product(y + o, ldy, x, ldx, i64(1), scratch, PANEL, M, K, n, o + PANEL < O ? w + (o + PANEL) * ldw : next);
     }
 }

@@ -70,16 +70,49 @@ template <typename T> INLINE void top(i64* best, T* biased, i64 E, i64 k) {
     }
 }
 
-// logits, scores [N, E]; bias [E]; experts, weights [N, k]; scratch [E]. With `replay` the experts are given.
+// p = softmax of x [n]
+template <typename T> void softmax(T* p, const T* x, i64 n) {
+    const T top = largest(x, n);
+    T total = 0;
+    for (i64 i = 0; i < n; i += LANES) store<T>(p + i, exp(load(x + i, n - i) - top), n - i);
+    for (i64 i = 0; i < n; i++) total += p[i];
+    for (i64 i = 0; i < n; i += LANES) store<T>(p + i, load(p + i, n - i) / total, n - i);
+}
+
+constexpr i64 MOST_GROUPS = 64;
+
+// biased [E] becomes -inf outside the k best groups; a group is as good as its two best experts together.
+template <typename T> void close_groups(T* biased, i64 E, i64 groups, i64 k) {
+    const i64 each = E / groups;
+    T worth[MOST_GROUPS];
+    i64 best[MOST_GROUPS];
+    bool open[MOST_GROUPS] = {};
+    for (i64 g = 0; g < groups; g++) {
+        T first = -INFINITY, second = -INFINITY;
+        for (i64 e = g * each; e < (g + 1) * each; e++) {
+            if (biased[e] > first) second = first, first = biased[e];
+            else if (biased[e] > second) second = biased[e];
+        }
+        worth[g] = first + second;
+    }
+    top(best, worth, groups, k);
+    for (i64 j = 0; j < k; j++) open[best[j]] = true;
+    for (i64 e = 0; e < E; e++) biased[e] = open[e / each] ? biased[e] : -INFINITY;
+}
+
+// logits, scores [N, E]; bias [E]; experts, weights [N, k]; scratch [E]. With `replay` the experts are given. Scores are
+// sigmoids, or one softmax; with groups only the experts of the best `k_groups` can be chosen.
 template <typename T>
 void route(T* scores, T* weights, i64* experts, T* scratch, const T* logits, const T* bias, i64 N, i64 E, i64 k,
-           i64 replay, i64 renormalize, double scale) {
+           i64 replay, i64 renormalize, double scale, bool one_softmax = false, i64 groups = 1, i64 k_groups = 1) {
     for (i64 r = 0; r < N; r++, scores += E, logits += E, weights += k, experts += k) {
+        if (one_softmax) softmax(scores, logits, E);
         for (i64 e = 0; e < E; e += LANES) {
-            const Vec<T> s = sigmoid<T>(load(logits + e, E - e));
+            const Vec<T> s = one_softmax ? load(scores + e, E - e) : sigmoid<T>(load(logits + e, E - e));
             store<T>(scores + e, s, E - e);
             store<T>(scratch + e, s + load(bias + e, E - e), E - e);
         }
+        if (!replay && groups > 1) close_groups(scratch, E, groups, k_groups);
         if (!replay) top(experts, scratch, E, k);
         T total = 0;
         for (i64 j = 0; j < k; j++) total += weights[j] = scores[experts[j]];
