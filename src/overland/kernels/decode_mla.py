@@ -66,9 +66,9 @@ def mla_step(
     y_BTD, seen_B = torch.empty_like(s_BTD), seen_B.contiguous()
     cos, sin = (None, None) if rotary is None else (rotary[0].contiguous(), rotary[1].contiguous())
     assert cos is None or (cos.shape[0] == B and cos.dtype is held.dtype), "one angle a row, in the weights' dtype"
-    tensors = (y_BTD, latents_BSX), (cos, sin, seen_B)
-    before, after = ([None if x is None else x.data_ptr() for x in part] for part in tensors)
+    angles = [None if x is None else x.data_ptr() for x in (cos, sin)]
+    places = (y_BTD.data_ptr(), latents_BSX.data_ptr(), reading.pointers(), held.pointers, *angles, seen_B.data_ptr())
     sizes = (len(reading.sources), reading.keeps, B, D, H, F, R, V, X - R, Q, S, latents_BSX.stride(0), interleaved)
     numbers = (scale, eps, reading.eps, reading.depth_eps)
-    _native.function("mla_step", held.dtype)(*before, reading.pointers(), held.pointers, *after, *sizes, *numbers)
+    _native.function("mla_step", held.dtype)(*places, *sizes, *numbers)
     return y_BTD
