@@ -32,7 +32,7 @@ def explain_disk_errors(path: str | Path) -> Iterator[None]:
             free = _free_bytes(Path(path))
             raise OverlandError(
                 f"{path}: the disk is full ({free / 2**20:.0f} MiB free). Free some space (old run folders and their "
-                "checkpoints/ and episodes/ are the largest) and run the command again, with --resume where it has that."
+                "checkpoints/ and episodes/ are the largest) and run it again, with --resume where it has that."
             ) from error
         if error.errno in _REFUSED:
             raise OverlandError(f"{path}: cannot be written ({error.strerror}). Choose another folder.") from error
