@@ -196,7 +196,8 @@ async def complete(client: httpx.AsyncClient, server: Server, prompt: str, token
         "stream_options": {"include_usage": True},
         **server.extra,
     }
-    begin, first, usage = time.monotonic(), 0.0, {}
+    begin, first = time.monotonic(), 0.0
+    usage: dict[str, Any] = {}
     async with client.stream("POST", f"{server.url}/chat/completions", json=body) as answer:
         if answer.status_code != 200:
             raise RuntimeError(f"{server.name}: {answer.status_code} {(await answer.aread())[:500]!r}")
@@ -225,7 +226,10 @@ async def measure(server: Server, words: list[str], batch: int, tokens: int, rou
         added = seen[-1]["prompt_tokens"] - 16 - len(begin_words)
         held = ((seen[-1].get("prompt_tokens_details") or {}).get("cached_tokens") or 0) if added else 0
         count = PROMPT - (added + len(begin_words) - held)
-        costs, firsts, speeds, usage = [], [], [], {}
+        costs: list[float] = []
+        firsts: list[float] = []
+        speeds: list[float] = []
+        usage: dict[str, Any] = {}
         for number in range(rounds + 1):
             asked = [cut(count) for _ in range(batch)]
             cpu, begin = cpu_seconds(server.pid), time.monotonic()

@@ -103,10 +103,11 @@ def _weights(layer: nn.Module) -> kernels.GQALayerWeights | None:
     known = [matrix for matrix in matrices if matrix is not None]
     if len(known) < len(matrices):
         return None
-    before, after, q, k = [None if module is None else module._parameters["weight"] for module in modules]
+    before, after, q_norm, k_norm = [None if module is None else module._parameters["weight"] for module in modules]
     assert before is not None
     assert after is not None
-    return kernels.GQALayerWeights(*known, before, q, k, after)
+    q, k, v, o, gate, up, down = known
+    return kernels.GQALayerWeights(q, k, v, o, gate, up, down, before, q_norm, k_norm, after)
 
 
 def _with_room(cache: Cache, lengths_B: Tensor, tokens: int) -> kernels.GQACaches | None:
