@@ -73,29 +73,49 @@ class DSA(MLA):
             return self.output(o_BTHV, x_BTD), Indexing()
         if stage is not None or torch.is_grad_enabled():
             e_BSx, k_BSI = e_BSx[:, :S], k_BSI[:, :S]  # else spare slots stay: no query's range reaches them
-        begin_BT, end_BT = visible_range(context, B, T, x_BTD.device)
-        q_BTJI, w_BTJ = self.indexer.queries(r_BTQ, x_BTD, context)
+        seen = visible_range(context, B, T, x_BTD.device)
+        indexer = (*self.indexer.queries(r_BTQ, x_BTD, context), k_BSI)
+        o_BTHV, found = self.select(q_BTHx, e_BSx, indexer, seen, context, replay_BTk)
+        return self.output(o_BTHV, x_BTD), found
+
+    def select(
+        self,
+        q_BTHx: Tensor,
+        e_BSx: Tensor,
+        indexer: tuple[Tensor, Tensor, Tensor],
+        seen: tuple[Tensor, Tensor],
+        context: Context,
+        replay_BTk: Tensor | None,
+    ) -> tuple[Tensor, Indexing]:
+        """Attention [B, T, H, V] over the keys that the indexer keeps, and what that leaves.
+
+        `indexer` holds its queries [B, T, J, I], weights [B, T, J] and keys [B, S, I], `seen` every query's range of
+        visible keys. Of the context its stage, whether keys are kept, and the valid queries are read.
+        """
+        q_BTJI, w_BTJ, k_BSI = indexer
+        begin_BT, end_BT = seen
+        (B, T), S, stage = q_BTHx.shape[:2], e_BSx.shape[1], context.indexer_stage
         outputs: list[Tensor] = []
         records: list[Indexing] = []
         each, most = (B * S * self.indexer.J, SCORE_ELEMENTS) if stage else (B * self.indexer.topk, ID_ELEMENTS)
         for part in kernels.slices(T, each, most):
-            indexer, seen = (q_BTJI[:, part], w_BTJ[:, part], k_BSI), (begin_BT[:, part], end_BT[:, part])
+            scorer, range_ = (q_BTJI[:, part], w_BTJ[:, part], k_BSI), (begin_BT[:, part], end_BT[:, part])
             if replay_BTk is None:
-                ids_BTk = kernels.top_keys(*indexer, *seen, self.indexer.topk)
+                ids_BTk = kernels.top_keys(*scorer, *range_, self.indexer.topk)
             else:
                 ids_BTk = replay_BTk[:, part]
             record = Indexing(selected=ids_BTk if context.keep_selection else None)
             if stage == "dense":
-                outputs.append(self.dense(q_BTHx[:, part], e_BSx, between(*seen, S)))
+                outputs.append(self.dense(q_BTHx[:, part], e_BSx, between(*range_, S)))
             else:
                 outputs.append(self.attend(q_BTHx[:, part], e_BSx, ids_BTk))
             if stage is not None:
-                mask_BTS = between(*seen, S) if stage == "dense" else kernels.selected_mask(ids_BTk, S)
+                mask_BTS = between(*range_, S) if stage == "dense" else kernels.selected_mask(ids_BTk, S)
                 p_BTS = self.attention_mass(q_BTHx[:, part], e_BSx, mask_BTS)
-                record.kl = divergence(p_BTS, kernels.index_scores(*indexer), mask_BTS)
+                record.kl = divergence(p_BTS, kernels.index_scores(*scorer), mask_BTS)
                 record.mass = (p_BTS * kernels.selected_mask(ids_BTk, S)).sum(-1) if stage == "dense" else None
             records.append(record)
-        return self.output(torch.cat(outputs, dim=1), x_BTD), _joined(records, context.valid_BT)
+        return torch.cat(outputs, dim=1), _joined(records, context.valid_BT)
 
     def dense(self, q_BTHx: Tensor, e_BSx: Tensor, mask_BTS: Tensor | None) -> Tensor:
         """MLA, in the cheaper of its two forms."""
