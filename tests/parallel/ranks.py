@@ -13,13 +13,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-DEADLINE = 300.0
+DEADLINE = 600.0  # for one collective
+PATIENCE = 1500.0  # for all that the ranks are asked
 PRELOAD = [
     "torch",
+    "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.tensor",
     "overland.model",
     "overland.parallel.parallelize",
+    "tests.parallel.training",
 ]
 
 
@@ -35,7 +38,7 @@ def on_ranks(world: int, run: Callable[..., Any], *args: Any) -> list[Any]:
     for process in processes:
         process.start()
     try:
-        found = [answers.get(timeout=DEADLINE) for _ in range(world)]
+        found = [answers.get(timeout=PATIENCE) for _ in range(world)]
     finally:
         for process in processes:
             process.join(10)

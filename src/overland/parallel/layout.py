@@ -54,6 +54,14 @@ class Layout:
         """Data-parallel degree of the dense view in a world of `ranks`."""
         return ranks // (self.tp * self.pp * self.cp)
 
+    def shards(self, ranks: int) -> int:
+        """Ranks over which `parallelize` cuts what a tp rank has of a dense weight: fsdp (dp without it) * cp."""
+        return (self.fsdp or self.dp(ranks)) * self.cp
+
+    def copies(self, ranks: int) -> int:
+        """How often the model then lies on a pipeline stage's ranks."""
+        return ranks // (self.pp * self.shards(ranks) * self.tp)
+
     def efsdp(self, ranks: int) -> int:
         """Ranks that hold the same experts: what is left of a pipeline stage beside ep."""
         return max(1, ranks // (self.pp * self.ep))

@@ -1,12 +1,14 @@
-"""Two views of one world of ranks: dense weights lie on (copies, fsdp), experts on (copies, efsdp, ep).
+"""Two views of one world of ranks: dense weights lie on (copies, shards, tp), experts on (copies, efsdp, ep).
 
-    ranks                0  1  2  3  4  5  6  7
-    dense, fsdp=4        copy 0: 0 1 2 3            copy 1: 4 5 6 7
-    sparse, ep=2         efsdp x ep: (0 1) (2 3)                (4 5) (6 7)
+    ranks                     0  1  2  3  4  5  6  7
+    dense, fsdp=2, tp=2       copy 0: (0 1) (2 3)        copy 1: (4 5) (6 7)
+    sparse, ep=4              efsdp x ep: (0 1 2 3)                  (4 5 6 7)
 
-A dense weight is cut over `fsdp` and repeated over `copies`; an expert weight is cut by expert over `ep` and along its
-dim 1 over `efsdp`. Gradients are summed, never averaged: a loss that is divided by the global number of tokens then
-gives on any layout what it gives on one rank.
+Ranks are numbered (copy, fsdp, cp, tp), the last fastest. A dense weight is cut over `tp` where the plan says so, cut
+over `shards` = fsdp * cp, and repeated over `copies`; an expert weight is cut by expert over `ep` and along its dim 1
+over `efsdp`, with efsdp * ep = fsdp * cp * tp. The ranks of one (copy, fsdp) hold the same rows of the batch and
+share out their tokens: first over `cp`, then over `tp`. Gradients are summed, never averaged: a loss that is divided
+by the global number of tokens then gives on any layout what it gives on one rank.
 """
 
 from __future__ import annotations
@@ -16,49 +18,79 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from overland.errors import UsageError
-from overland.parallel.layout import Layout, refuse
-
-APPLIED = ("fsdp", "ep")
-"""Degrees that `parallelize` applies; the others are planned for and refused."""
+from overland.parallel.layout import Layout
 
 
 @dataclass(frozen=True)
 class Meshes:
-    """The two views. `dense` has axes (copies, fsdp), `sparse` (copies, efsdp, ep)."""
+    """The two views, and the ranks that share out tokens.
+
+    `dense` has axes (copies, shards, tp), `sparse` (copies, efsdp, ep), `rows` (data, cp, tp), `sequence` (data,
+    tokens) with tokens = cp * tp, `copy` (copies, ranks).
+    """
 
     dense: DeviceMesh
     sparse: DeviceMesh
+    rows: DeviceMesh
+    sequence: DeviceMesh
+    copy: DeviceMesh
 
     @property
     def ep(self) -> int:
         return self.sparse["ep"].size()
 
     @property
+    def tp_group(self) -> dist.ProcessGroup:
+        """The ranks that share out heads, widths and the vocabulary."""
+        return self.rows["tp"].get_group()
+
+    @property
+    def cp_group(self) -> dist.ProcessGroup:
+        """The ranks that share out the tokens of the same rows, in order."""
+        return self.rows["cp"].get_group()
+
+    @property
+    def token_group(self) -> dist.ProcessGroup:
+        """The ranks over which the residual stream of the same rows is cut, in the order of its tokens."""
+        return self.sequence["tokens"].get_group()
+
+    @property
     def expert_group(self) -> dist.ProcessGroup:
         """The ranks that share out one copy of the experts."""
         return self.sparse["ep"].get_group()
 
+    @property
+    def copy_group(self) -> dist.ProcessGroup:
+        """All ranks of one copy of the model."""
+        return self.copy["ranks"].get_group()
 
-def build_meshes(layout: Layout, experts: int, device: str = "cpu") -> Meshes:
-    """The meshes of a layout in the initialised world; `fsdp=0` shards over all ranks.
+    @property
+    def data(self) -> tuple[int, int]:
+        """(index, count) of this rank's share of the batch's rows."""
+        return self.rows.get_local_rank("data"), self.rows["data"].size()
 
-    The experts of a copy lie on the same ranks as its dense weights. Raises UsageError for what cannot be.
+    def close(self) -> None:
+        """Give the groups of ranks back; nothing that lies on them can communicate afterwards. All ranks call it."""
+        meshes = (self.dense, self.sparse, self.rows, self.sequence, self.copy)
+        groups = {id(group): group for mesh in meshes for group in mesh.get_all_groups()}
+        for group in groups.values():
+            if group is not dist.group.WORLD:  # an axis as long as the world has no group of its own
+                dist.destroy_process_group(group)
+
+
+def build_meshes(layout: Layout, device: str = "cpu") -> Meshes:
+    """The meshes of a layout in the initialised world; without `fsdp` weights are shared out over all of dp.
+
+    `fits.check` says beforehand whether a layout can be.
     """
     world = dist.get_world_size()
-    for name in ("tp", "pp", "cp"):
-        if getattr(layout, name) != 1:
-            raise UsageError(
-                f"{name} = {getattr(layout, name)}: only {' and '.join(APPLIED)} are applied so far; valid: 1"
-            )
-    fsdp = layout.fsdp or world
-    if world % fsdp:
-        raise refuse("fsdp", fsdp, "the ranks", world)
-    if fsdp % layout.ep:
-        raise refuse("ep", layout.ep, "the ranks of a copy (fsdp)", fsdp)
-    if experts % layout.ep:
-        raise refuse("ep", layout.ep, "the experts", experts)
-    copies = world // fsdp
-    dense = init_device_mesh(device, (copies, fsdp), mesh_dim_names=("copies", "fsdp"))
-    shape = (copies, fsdp // layout.ep, layout.ep)
-    return Meshes(dense, init_device_mesh(device, shape, mesh_dim_names=("copies", "efsdp", "ep")))
+    shards, copies = layout.shards(world), layout.copies(world)
+    inside, data = shards * layout.tp, layout.dp(world)
+    shape = (copies, inside // layout.ep, layout.ep)
+    return Meshes(
+        init_device_mesh(device, (copies, shards, layout.tp), mesh_dim_names=("copies", "shards", "tp")),
+        init_device_mesh(device, shape, mesh_dim_names=("copies", "efsdp", "ep")),
+        init_device_mesh(device, (data, layout.cp, layout.tp), mesh_dim_names=("data", "cp", "tp")),
+        init_device_mesh(device, (data, layout.cp * layout.tp), mesh_dim_names=("data", "tokens")),
+        init_device_mesh(device, (copies, inside), mesh_dim_names=("copies", "ranks")),
+    )
