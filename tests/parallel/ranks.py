@@ -34,7 +34,8 @@ def on_ranks(world: int, run: Callable[..., Any], *args: Any) -> list[Any]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     answers: Any = context.Queue()
-    processes = [context.Process(target=_rank, args=(rank, world, port, answers, run, args)) for rank in range(world)]
+    asked = pickle.dumps((run, args))  # bytes here too: a tensor would be a shared file, and there may be 256 of them
+    processes = [context.Process(target=_rank, args=(rank, world, port, answers, asked)) for rank in range(world)]
     for process in processes:
         process.start()
     try:
@@ -50,9 +51,10 @@ def on_ranks(world: int, run: Callable[..., Any], *args: Any) -> list[Any]:
     return [pickle.loads(value) for _, _, value in sorted(found, key=lambda answer: answer[0])]
 
 
-def _rank(rank: int, world: int, port: int, answers: Any, run: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _rank(rank: int, world: int, port: int, answers: Any, asked: bytes) -> None:
     torch.set_num_threads(1)
     try:
+        run, args = pickle.loads(asked)
         store = dist.TCPStore("127.0.0.1", port, world, is_master=rank == 0, timeout=timedelta(seconds=DEADLINE))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
         answers.put((rank, "", pickle.dumps(run(*args))))  # bytes: a tensor would be shared with a process that ends

@@ -10,7 +10,7 @@ from overland.model.config import GQAConfig, LayerConfig, RopeConfig
 from overland.parallel.fits import check, check_tokens
 from overland.parallel.layout import Layout
 
-from .layouts import LAYOUTS
+from .layouts import PRODUCTS
 from .training import TOKENS, small_k3
 
 
@@ -69,6 +69,6 @@ def test_rows_have_to_be_cut_evenly_and_longer_than_a_convolution() -> None:
         check_tokens(Layout.parse("cp=4"), small_k3(), 8)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_layouts_of_the_contract_fit(layout: str) -> None:
+@pytest.mark.parametrize("layout", PRODUCTS)
+def test_every_product_of_degrees_fits(layout: str) -> None:
     check(Layout.parse(layout), small_k3(), 4, TOKENS)
