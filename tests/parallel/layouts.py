@@ -34,6 +34,11 @@ def recomputed(layout: str) -> str:
 
 PRODUCTS = products()
 LAYOUTS = [
+    "fsdp=4",
+    "fsdp=2",
+    "ep=4,fsdp=4",
+    "ep=2,fsdp=4",
+    "ep=2,fsdp=2",
     "tp=2,cp=2,ep=4,fsdp=1",
     "tp=2,ep=2,fsdp=2",
     "cp=2,ep=2,fsdp=2",
