@@ -22,7 +22,8 @@ PRELOAD = [
     "torch.distributed.tensor",
     "overland.model",
     "overland.parallel.parallelize",
-    "tests.parallel.training",
+    "overland.train.balance_quantile",
+    "overland.transform.activation_checkpointing",
 ]
 
 
