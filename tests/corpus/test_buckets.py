@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import socket
@@ -148,6 +149,8 @@ class Cut:
         except OSError:
             pass
         for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # the other thread still reads from it
             end.close()
 
 
