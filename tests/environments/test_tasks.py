@@ -77,7 +77,7 @@ def test_the_easy_tasks_are_the_ones_that_models_were_trained_and_tested_on() ->
                             shown = [message.to_openai() for message in t.oracle_conversation(effort)]
                             digest.update(repr(shown).encode())
                             digest.update(repr([spec.declaration for spec in t.tool_specs()]).encode())
-    assert digest.hexdigest() == "781c211adba996c1748629f16a1a5479dadb9bde122f31a5ba21385061c2062c"
+    assert digest.hexdigest() == "19ef578e86cb4acc759392da6783c7cf4a17b769031d71468a6d472093fb3b5a"
 
 
 def test_splits_share_no_name() -> None:
