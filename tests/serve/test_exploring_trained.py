@@ -1,4 +1,4 @@
-"""Several paths on a trained model: the vote comes closer to what it does greedily than a single sample does."""
+"""Several paths on a trained model: each is what the request says by itself, and what most of them do is picked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ASKED, PATHS = 4, 3
 
 
 @pytest.mark.skipif(not (RUN / "model/config.json").exists(), reason="needs a quickstart (OVERLAND_QUICKSTART_RUN)")
-def test_a_vote_comes_closer_to_the_greedy_call_than_a_sample() -> None:
+def test_what_most_paths_do_is_picked() -> None:
     engine, tokenizer = open_engine(RUN / "model", prefill_chunk=512)
     settings = ServeSection(port=0)
     app = create_app(AsyncEngine(engine), tokenizer, XTML(), model_name="trained", settings=settings)
@@ -46,6 +46,6 @@ def test_a_vote_comes_closer_to_the_greedy_call_than_a_sample() -> None:
             # path i is what the request says by itself with seed + i
             alone = [said(task, seed=1 + i, temperature=1.5)[0] for i in range(PATHS)]
             assert picked == alone[explored["path"]]
+            assert alone.count(picked) == max(alone.count(one) for one in alone)
             sampled += sum(one == greedy for one in alone)
-    assert voted >= sampled / PATHS
     print(f"as greedily: {voted} of {ASKED} by vote, {sampled} of {ASKED * PATHS} samples")
