@@ -73,3 +73,10 @@ def test_a_control_learns_within_its_processor_seconds(
     assert result.stopped == "cpu_seconds"
     assert 2.0 <= result.cpu_seconds < 4.0
     assert evaluate(model) > evaluate(started) + 0.1
+
+
+def test_rejection_sampling_without_time_still_ends_with_a_step(started: TinyTransformer, tmp_path: Path) -> None:
+    model = copy.deepcopy(started)
+    run = RunFolder(tmp_path)
+    result = rejection_sampling(model, None, None, {}, SECTION, run, cpu_seconds=1e-6, rollouts=ToyRollouts(model, 8))
+    assert result.steps == 1

@@ -18,7 +18,7 @@ from overland.rl.quarantine import Quarantine
 from overland.rl.samples import Group
 from overland.rl.section import RLSection
 from overland.rl.source import Rollouts
-from overland.rl.trainer import RLResult, processor_seconds, train_rl, update
+from overland.rl.trainer import RLResult, preflight, processor_seconds, train_rl, update
 from overland.rl.update import make_optimizer
 from overland.runs import RunFolder, progress
 
@@ -42,7 +42,8 @@ def rejection_sampling(
     """SFT on the starting model's own successes (Yuan et al. 2023, RFT): sampled once, then learnt pass after pass.
 
     Tasks, curriculum, budgets, sampler, optimiser and batches are those of `train_rl` with the same `section`. Half of
-    `cpu_seconds` goes into sampling. Raises OverlandError when nothing was judged.
+    `cpu_seconds` goes into sampling, one batch at the least. Raises OverlandError when the starting model gives nothing to
+    learn from.
     """
     section = _learning_from_successes(section)
     if rollouts is None:
@@ -57,12 +58,13 @@ def rejection_sampling(
     began = processor_seconds()
     rollouts.set_weights(model, version=0)
     measured = rollouts.run(curriculum.measuring(), version=0)
+    preflight(measured, section)
     curriculum.rates.update(measured)
     budgets.measure(measured)
 
     pile: list[Group] = []
     with progress("rejection_sampling: sampling", None) as bar:
-        while processor_seconds() - began < SAMPLING * cpu_seconds:
+        while processor_seconds() - began < SAMPLING * cpu_seconds or not pile:
             pile += gather(rollouts, curriculum, budgets, section, 0).kept
             bar.advance(section.tasks_per_step)
     sampled = rollout_figures(pile)
