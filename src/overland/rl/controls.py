@@ -42,8 +42,8 @@ def rejection_sampling(
     """SFT on the starting model's own successes (Yuan et al. 2023, RFT): sampled once, then learnt pass after pass.
 
     Tasks, curriculum, budgets, sampler, optimiser and batches are those of `train_rl` with the same `section`. Half of
-    `cpu_seconds` goes into sampling, one batch at the least. Raises OverlandError when the starting model gives nothing to
-    learn from.
+    `cpu_seconds` goes into sampling, one batch at the least. Raises OverlandError when the starting model
+    gives nothing to learn from.
     """
     section = _learning_from_successes(section)
     if rollouts is None:
