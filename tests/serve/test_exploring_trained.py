@@ -1,4 +1,4 @@
-"""Several paths on a trained model: each is what the request says by itself, and what most of them do is picked."""
+"""Several paths on a trained model: each is what the request says by itself, and those that agree are counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ASKED, PATHS = 4, 3
 
 
 @pytest.mark.skipif(not (RUN / "model/config.json").exists(), reason="needs a quickstart (OVERLAND_QUICKSTART_RUN)")
-def test_what_most_paths_do_is_picked() -> None:
+def test_a_path_is_what_its_seed_says_alone() -> None:
     engine, tokenizer = open_engine(RUN / "model", prefill_chunk=512)
     settings = ServeSection(port=0)
     app = create_app(AsyncEngine(engine), tokenizer, XTML(), model_name="trained", settings=settings)
@@ -46,6 +46,6 @@ def test_what_most_paths_do_is_picked() -> None:
             # path i is what the request says by itself with seed + i
             alone = [said(task, seed=1 + i, temperature=1.5)[0] for i in range(PATHS)]
             assert picked == alone[explored["path"]]
-            assert alone.count(picked) == max(alone.count(one) for one in alone)
+            assert explored["agreeing"] >= alone.count(picked)  # arguments in another order agree too
             sampled += sum(one == greedy for one in alone)
     print(f"as greedily: {voted} of {ASKED} by vote, {sampled} of {ASKED * PATHS} samples")
